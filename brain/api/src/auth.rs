@@ -10,7 +10,6 @@ use self::hashing::PasswordOrigin;
 use super::context::ApiContext;
 use super::leader_request::LeaderRequest;
 use cluster::forward::caller;
-use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::authpb;
 use etcd_types::pb::etcdserverpb as pb;
@@ -32,14 +31,14 @@ mod options;
 mod simple;
 
 /// The service over a store.
-pub struct AuthService<R: Rows>(pub ApiContext<R>);
+pub struct AuthService(pub ApiContext);
 
 type AuthReply<T> = Result<Response<T>, Status>;
 
 /// Attempts to give a client a token while users and roles change.
 const AUTHENTICATE_ATTEMPTS: usize = 8;
 
-impl<R: Rows> AuthService<R> {
+impl AuthService {
     /// Returns users and roles that contain every change that was acknowledged before, if `check` permits the caller to read them,
     /// and the header for the answer.
     async fn read<T>(
@@ -61,10 +60,7 @@ impl LeaderRequest for pb::AuthenticateRequest {
     const PATH: &'static str = "/etcdserverpb.Auth/Authenticate";
     const IS_IDENTIFIED: bool = false;
 
-    async fn answer<R: Rows>(
-        store: &ApiContext<R>,
-        request: &Request<Self>,
-    ) -> Result<pb::AuthenticateResponse, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<pb::AuthenticateResponse, Status> {
         let from = PasswordOrigin::new(caller::address(request.metadata()), &request.get_ref().name);
         let request = request.get_ref();
         for _ in 0..AUTHENTICATE_ATTEMPTS {
@@ -106,8 +102,8 @@ impl LeaderRequest for pb::AuthenticateRequest {
 }
 
 /// Checks a password; returns the user as of the auth revision at which it was right.
-async fn identity<R: Rows>(
-    store: &ApiContext<R>,
+async fn identity(
+    store: &ApiContext,
     request: &pb::AuthenticateRequest,
     from: &PasswordOrigin,
 ) -> Result<Identity, Error> {
@@ -136,7 +132,7 @@ async fn identity<R: Rows>(
 }
 
 #[tonic::async_trait]
-impl<R: Rows> Auth for AuthService<R> {
+impl Auth for AuthService {
     async fn auth_enable(&self, request: Request<pb::AuthEnableRequest>) -> AuthReply<pb::AuthEnableResponse> {
         self.0.forward(request).await
     }

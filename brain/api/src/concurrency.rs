@@ -12,10 +12,7 @@ use tonic::{Request, Status};
 use super::auth::Credentials;
 use super::kv::{KvService, meter};
 use super::lease::LeaseService;
-use ::watch::{
-    Entry, EventFilter, History, Hub, Inbox, KeyRange, PrevKv, Replay, Subscription, SubscriptionStep, WatchStart,
-};
-use engine::rows::Rows;
+use ::watch::{Entry, EventFilter, Hub, Inbox, KeyRange, PrevKv, Replay, Subscription, SubscriptionStep, WatchStart};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::pb::mvccpb::KeyValue;
@@ -35,15 +32,15 @@ mod cleanup;
 const DEFAULT_SESSION_TTL: i64 = 60;
 
 /// Locks and elections over the store.
-pub struct Concurrency<H, R: Rows> {
+pub struct Concurrency {
     /// Writes the keys of waiters as a client would.
-    pub kv: Arc<KvService<R>>,
+    pub kv: Arc<KvService>,
     /// Grants leases to clients that bring none.
-    pub leases: Arc<LeaseService<R>>,
+    pub leases: Arc<LeaseService>,
     /// The source of new changes.
     pub hub: Hub,
     /// The reader of changes that were missed.
-    pub replay: Arc<Replay<H>>,
+    pub replay: Arc<Replay>,
     /// The queue of the waiters whose clients went away.
     pub cleanup: Cleanup,
     /// Ends all waits, so that clients leave.
@@ -207,7 +204,7 @@ fn seen_by_client(status: Status) -> Status {
     Status::unknown(status.message())
 }
 
-impl<H: History, R: Rows> Concurrency<H, R> {
+impl Concurrency {
     /// Returns the lease of a waiter's key: a new one if the request names none. Only the client keeps it alive.
     pub(super) async fn lease(&self, brought: i64, client: &SessionClient) -> Result<i64, Status> {
         if brought != 0 {
@@ -299,7 +296,7 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         kinds: EventFilter,
         from: Revision,
         client: &SessionClient,
-    ) -> Result<EventStream<H>, Status> {
+    ) -> Result<EventStream, Status> {
         let span = Span {
             key: key.clone(),
             end: range_end.clone(),
@@ -333,7 +330,7 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         prefix: &Bytes,
         from: Revision,
         client: &SessionClient,
-    ) -> Result<EventStream<H>, Status> {
+    ) -> Result<EventStream, Status> {
         self.watch(prefix.clone(), end_of(prefix), EventFilter::ALL, from, client)
     }
 }
@@ -360,21 +357,21 @@ impl Drop for CleanupGuard<'_> {
 }
 
 /// A stream of events.
-pub(super) struct EventStream<H> {
+pub(super) struct EventStream {
     subscription: Subscription,
     inbox: Arc<Inbox>,
-    replay: Arc<Replay<H>>,
+    replay: Arc<Replay>,
     stop: CancellationToken,
 }
 
-impl<H: History> EventStream<H> {
+impl EventStream {
     /// Returns the next events, and a revision up to which there are no others; `None` if the next events were compacted. Fails
     /// with [`Error::Stopped`] when the server stops.
     pub(super) async fn next(&mut self) -> Result<Option<(Vec<Arc<Entry>>, Revision)>, Status> {
         let stop = self.stop.clone();
         tokio::select! {
-            next = self.follow() => Ok(next),
-            () = stop.cancelled() => Err(Error::Stopped.into()),
+        next = self.follow() => Ok(next),
+        () = stop.cancelled() => Err(Error::Stopped.into()),
         }
     }
 

@@ -16,7 +16,7 @@ use super::request_log::LoggedCommand;
 use cluster::forward::{self, LeaderRouter, Role};
 use cluster::members::Members;
 use engine::log::Slot;
-use engine::rows::{Rows, RowsError};
+use engine::rows::RowsError;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::ResponseHeader;
 use etcd_types::types::{Caller, Revision};
@@ -35,9 +35,9 @@ const COMMITTED_SLOT_METADATA_KEY: &str = "kubebrain-committed";
 const SLOW_READ_INDEX: Duration = Duration::from_millis(500);
 
 /// Everything that handlers of requests share. Cheap to clone.
-pub struct ApiContext<R: Rows> {
+pub struct ApiContext {
     /// The published state.
-    pub state: Arc<StoreState<R>>,
+    pub state: Arc<StoreState>,
     /// The handle of the sequencer, which changes the state.
     pub sequencer: SequencerHandle,
     /// The router to the leader.
@@ -62,7 +62,7 @@ pub struct ApiContext<R: Rows> {
     pub slow: ApplyLog,
 }
 
-impl<R: Rows> Clone for ApiContext<R> {
+impl Clone for ApiContext {
     fn clone(&self) -> Self {
         Self {
             state: self.state.clone(),
@@ -78,7 +78,7 @@ impl<R: Rows> Clone for ApiContext<R> {
     }
 }
 
-impl<R: Rows> ApiContext<R> {
+impl ApiContext {
     /// Returns a header for an answer as of a revision.
     #[must_use]
     pub fn header(&self, revision: Revision) -> ResponseHeader {
@@ -92,7 +92,7 @@ impl<R: Rows> ApiContext<R> {
 
     /// Returns the newest state, which contains everything that was acknowledged before. Fails with `corrupt cluster` if stored
     /// data was found damaged.
-    pub fn view(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
+    pub fn view(&self) -> Result<Arc<View>, Status> {
         if self.state.is_corrupt() {
             return Err(Error::Corrupt.into());
         }
@@ -111,7 +111,7 @@ impl<R: Rows> ApiContext<R> {
 
     /// Returns a state that contains everything that any member acknowledged before this call. Fails with `corrupt cluster` if
     /// stored data was found damaged, with `request timed out` if there is no leader.
-    pub async fn linearizable(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
+    pub async fn linearizable(&self) -> Result<Arc<View>, Status> {
         let began = Instant::now();
         let mut span = self.part("read_index");
         let known = self.wait_read_index().await;

@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::context::ApiContext;
-use engine::rows::{Order, Rows, RowsError, Scan, Snapshot as _};
+use engine::rows::{Order, RowsError, Scan};
 use mvcc::row_check::check_row;
 use mvcc::view::successor;
 
@@ -27,7 +27,7 @@ const READ_FAILURE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Checks in this interval until `stop`, while this member leads: members on TiKV share what is stored. Never fails: damage stops the
 /// service as if a client had read it, and a check that fails otherwise is repeated with the next one.
-pub async fn run<R: Rows>(store: ApiContext<R>, every: Duration, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn run(store: ApiContext, every: Duration, stop: CancellationToken) -> anyhow::Result<()> {
     let mut ticks = tokio::time::interval_at(Instant::now() + every, every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -36,8 +36,8 @@ pub async fn run<R: Rows>(store: ApiContext<R>, every: Duration, stop: Cancellat
             check(&store).await;
         };
         tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = check => {}
+        () = stop.cancelled() => return Ok(()),
+        () = check => {}
         }
     }
 }
@@ -52,7 +52,7 @@ struct CheckProgress {
 }
 
 /// Reads all rows, unless this member stops leading.
-async fn check<R: Rows>(store: &ApiContext<R>) {
+async fn check(store: &ApiContext) {
     let (mut check, began) = (CheckProgress::default(), Instant::now());
     let mut failing_since = None;
     loop {
@@ -100,7 +100,7 @@ async fn check<R: Rows>(store: &ApiContext<R>) {
 
 impl CheckProgress {
     /// Reads the next rows; returns true at the end.
-    async fn piece<R: Rows>(&mut self, store: &ApiContext<R>) -> Result<bool, RowsError> {
+    async fn piece(&mut self, store: &ApiContext) -> Result<bool, RowsError> {
         let view = store.state.view();
         let scan = Scan {
             from: self.from.clone(),

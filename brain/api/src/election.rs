@@ -12,8 +12,7 @@ use super::concurrency::{
     Concurrency, SessionClient, Waiter, delete, first_of, found, if_created, key_of, point, prefix, put,
 };
 use super::response::key_value;
-use ::watch::{EventFilter, History};
-use engine::rows::Rows;
+use ::watch::EventFilter;
 use etcd_types::pb::etcdserverpb::request_op::Request as Wire;
 use etcd_types::pb::etcdserverpb::{ResponseHeader, TxnResponse};
 use etcd_types::pb::mvccpb::KeyValue;
@@ -21,10 +20,10 @@ use etcd_types::pb::v3electionpb as pb;
 use etcd_types::types::EventKind;
 
 /// The service.
-pub struct ElectionService<H, R: Rows>(pub Arc<Concurrency<H, R>>);
+pub struct ElectionService(pub Arc<Concurrency>);
 
 #[tonic::async_trait]
-impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R> {
+impl pb::election_server::Election for ElectionService {
     type ObserveStream = Pin<Box<dyn Stream<Item = Result<pb::LeaderResponse, Status>> + Send>>;
 
     async fn campaign(&self, request: Request<pb::CampaignRequest>) -> Result<Response<pb::CampaignResponse>, Status> {
@@ -93,7 +92,7 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
     }
 }
 
-impl<H: History, R: Rows> ElectionService<H, R> {
+impl ElectionService {
     /// Creates the waiter's key, or takes the key that the lease already has; the key gets this value either way.
     async fn enter(&self, (key, value, lease): (Bytes, Bytes, i64), client: &SessionClient) -> Result<Waiter, Status> {
         let enter = vec![Wire::RequestPut(put(key.clone(), value.clone(), lease))];
@@ -142,36 +141,36 @@ fn leader_missing() -> Status {
 }
 
 /// Returns the leader's value and every later one of it, then those of the next leader. Values may be skipped when leaders change.
-fn observe<H: History, R: Rows>(
-    concurrency: Arc<Concurrency<H, R>>,
+fn observe(
+    concurrency: Arc<Concurrency>,
     prefix: Bytes,
     client: SessionClient,
 ) -> impl Stream<Item = Result<pb::LeaderResponse, Status>> {
     try_stream! {
-        loop {
-            let Some((header, kv)) = leading(&concurrency, &prefix, &client).await? else { return };
-            let (key, from) = (kv.key.clone(), header.revision + 1);
-            yield pb::LeaderResponse { header: Some(header), kv: Some(kv) };
-            let mut events = concurrency.watch(key, Bytes::new(), EventFilter::ALL, from, &client)?;
-            let mut leads = true;
-            while leads {
-                let Some((entries, revision)) = events.next().await? else { return };
-                for entry in entries {
-                    if entry.event().kind == EventKind::Delete {
-                        leads = false;
-                        break;
-                    }
-                    let header = ResponseHeader { revision, ..header };
-                    yield pb::LeaderResponse { header: Some(header), kv: Some(key_value(entry.event().kv.clone())) };
-                }
-            }
-        }
+    loop {
+    let Some((header, kv)) = leading(&concurrency, &prefix, &client).await? else { return };
+    let (key, from) = (kv.key.clone(), header.revision + 1);
+    yield pb::LeaderResponse { header: Some(header), kv: Some(kv) };
+    let mut events = concurrency.watch(key, Bytes::new(), EventFilter::ALL, from, &client)?;
+    let mut leads = true;
+    while leads {
+    let Some((entries, revision)) = events.next().await? else { return };
+    for entry in entries {
+    if entry.event().kind == EventKind::Delete {
+    leads = false;
+    break;
+    }
+    let header = ResponseHeader { revision, ..header };
+    yield pb::LeaderResponse { header: Some(header), kv: Some(key_value(entry.event().kv.clone())) };
+    }
+    }
+    }
     }
 }
 
 /// Returns the key of the leader, now or as soon as there is one; `None` if the revisions in between were compacted.
-async fn leading<H: History, R: Rows>(
-    concurrency: &Concurrency<H, R>,
+async fn leading(
+    concurrency: &Concurrency,
     prefix: &Bytes,
     client: &SessionClient,
 ) -> Result<Option<(ResponseHeader, KeyValue)>, Status> {

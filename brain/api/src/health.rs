@@ -4,18 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::ApiContext;
-use engine::rows::{Rows, Snapshot as _};
 use mvcc::keys;
 use mvcc::view::View;
 use net::http::{AlarmKind, HealthChecks};
 use store::alarm::{CORRUPT, NOSPACE};
 
 /// Reads one row of the storage below: a clients' read would have the same result, and it costs one get.
-pub struct StoreHealth<R: Rows>(pub ApiContext<R>);
+pub struct StoreHealth(pub ApiContext);
 
-impl<R: Rows> StoreHealth<R> {
+impl StoreHealth {
     /// Reads from storage, even if the answer is in memory.
-    async fn read(&self, view: Arc<View<R::Snapshot>>) -> Result<(), String> {
+    async fn read(&self, view: Arc<View>) -> Result<(), String> {
         let read = view.rows.get(&keys::index_key(b"")).await;
         let failed = read.map_err(|error| self.0.rows_failed(&error));
         failed.map(|_| ()).map_err(|status| status.message().to_owned())
@@ -23,7 +22,7 @@ impl<R: Rows> StoreHealth<R> {
 }
 
 #[tonic::async_trait]
-impl<R: Rows> HealthChecks for StoreHealth<R> {
+impl HealthChecks for StoreHealth {
     async fn linearizable_read(&self) -> Result<(), String> {
         if let Some(reason) = self.0.state.cannot_lead() {
             return Err(reason.to_string());

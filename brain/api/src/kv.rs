@@ -10,7 +10,6 @@ use tonic::{Request, Response, Status};
 use super::context::{ApiContext, caller_of};
 use super::leader_request::LeaderRequest;
 use super::{request, request_log, response};
-use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::Caller;
@@ -26,13 +25,13 @@ mod physical;
 mod stream;
 
 /// The service over a store.
-pub struct KvService<R: Rows> {
+pub struct KvService {
     /// The store.
-    pub store: ApiContext<R>,
+    pub store: ApiContext,
 }
 
 #[tonic::async_trait]
-impl<R: Rows> pb::kv_server::Kv for KvService<R> {
+impl pb::kv_server::Kv for KvService {
     type RangeStreamStream = Pin<Box<dyn Stream<Item = Result<pb::RangeStreamResponse, Status>> + Send>>;
 
     async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
@@ -112,7 +111,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
     }
 }
 
-impl<R: Rows> KvService<R> {
+impl KvService {
     async fn range_here(
         &self,
         request: &Request<pb::RangeRequest>,
@@ -170,7 +169,7 @@ impl LeaderRequest for pb::PutRequest {
     type Answer = pb::PutResponse;
     const PATH: &'static str = "/etcdserverpb.KV/Put";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::PutResponse, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<pb::PutResponse, Status> {
         let put = request.get_ref();
         let op = Op::Put(request::put(put, &store.limits)?);
         let size = store.limits.check_size(put.encoded_len())?;
@@ -186,10 +185,7 @@ impl LeaderRequest for pb::DeleteRangeRequest {
     type Answer = pb::DeleteRangeResponse;
     const PATH: &'static str = "/etcdserverpb.KV/DeleteRange";
 
-    async fn answer<R: Rows>(
-        store: &ApiContext<R>,
-        request: &Request<Self>,
-    ) -> Result<pb::DeleteRangeResponse, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<pb::DeleteRangeResponse, Status> {
         let delete = request.get_ref();
         let op = Op::Delete(request::delete(delete)?);
         let size = store.limits.check_size(delete.encoded_len())?;
@@ -205,7 +201,7 @@ impl LeaderRequest for pb::TxnRequest {
     type Answer = pb::TxnResponse;
     const PATH: &'static str = "/etcdserverpb.KV/Txn";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::TxnResponse, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<pb::TxnResponse, Status> {
         let txn = request.get_ref();
         let (op, size) = request::write_txn(txn, &store.limits)?;
         let op = Op::Txn(op);
@@ -225,7 +221,7 @@ impl LeaderRequest for pb::CompactionRequest {
         self.physical
     }
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::CompactionResponse, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<pb::CompactionResponse, Status> {
         let pb::CompactionRequest { revision, physical } = *request.get_ref();
         let progress = store.state.compaction_progress();
         let size = request.get_ref().encoded_len();
@@ -248,8 +244,8 @@ struct SizedOp {
 }
 
 /// Writes, as the leader. `describe` returns the text of the request for the log.
-async fn write<Q, R: Rows>(
-    store: &ApiContext<R>,
+async fn write<Q>(
+    store: &ApiContext,
     request: &Request<Q>,
     SizedOp { op, size }: SizedOp,
     describe: impl Fn() -> String,

@@ -19,7 +19,6 @@ use tower::service_fn;
 use super::context::ApiContext;
 use super::header::HasHeaders;
 use super::lease::{LeaseService, RenewLeasesRequest};
-use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb as pb;
 use mvcc::evaluate::MAX_ANSWER_BYTES;
 use pb::lease_server::LeaseServer;
@@ -47,10 +46,8 @@ pub trait LeaderRequest: Message + Clone + Default + 'static {
     }
 
     /// Answers on the leader. Fails with etcd's status; with `not leader` if nothing was done and another member may lead.
-    fn answer<R: Rows>(
-        store: &ApiContext<R>,
-        request: &Request<Self>,
-    ) -> impl Future<Output = Result<Self::Answer, Status>> + Send;
+    fn answer(store: &ApiContext, request: &Request<Self>)
+    -> impl Future<Output = Result<Self::Answer, Status>> + Send;
 
     /// Gets the answer of another member, which leads, over a channel to it.
     fn ask(
@@ -77,7 +74,7 @@ async fn unary<Q: Message + 'static, A: Message + Default + 'static>(
 /// Adds the RPCs of forwarded requests to the routes of the peer port. `longest` is the longest request of a client in bytes. `store`
 /// must have a router that is [local only](cluster::forward::LeaderRouter::local_only).
 #[must_use]
-pub fn serve<R: Rows>(routes: Routes, store: ApiContext<R>, longest: usize) -> Routes {
+pub fn serve(routes: Routes, store: ApiContext, longest: usize) -> Routes {
     // Keep-alives are a stream.
     let leases =
         LeaseServer::new(LeaseService::new(store.clone(), None)).max_decoding_message_size(MAX_SMALL_REQUEST_BYTES);
@@ -115,13 +112,13 @@ pub fn serve<R: Rows>(routes: Routes, store: ApiContext<R>, longest: usize) -> R
 }
 
 /// The routes of forwarded requests so far.
-struct LeaderRoutes<R: Rows> {
+struct LeaderRoutes {
     router: AxumRouter,
-    store: Arc<ApiContext<R>>,
+    store: Arc<ApiContext>,
     longest: usize,
 }
 
-impl<R: Rows> LeaderRoutes<R> {
+impl LeaderRoutes {
     fn with<Q: LeaderRequest>(self) -> Self {
         let store = self.store.clone();
         let longest = if Q::IS_SMALL {

@@ -14,7 +14,6 @@ use super::auth::Credentials;
 use super::context::{ApiContext, caller_of};
 use super::kv::meter;
 use super::leader_request::LeaderRequest;
-use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::LeaseId;
@@ -31,9 +30,9 @@ mod keep_alive;
 pub(super) use keep_alive::RenewLeasesRequest;
 
 /// The service over a store.
-pub struct LeaseService<R: Rows> {
-    store: ApiContext<R>,
-    keep_alives: Arc<KeepAlives<R>>,
+pub struct LeaseService {
+    store: ApiContext,
+    keep_alives: Arc<KeepAlives>,
     has_leader: Option<watch::Receiver<bool>>,
 }
 
@@ -46,7 +45,7 @@ enum KeepAliveEvent {
 type RenewalTask = Owned<Result<StreamRenewal, Status>>;
 
 #[tonic::async_trait]
-impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
+impl pb::lease_server::Lease for LeaseService {
     type LeaseKeepAliveStream = Pin<Box<dyn Stream<Item = Result<pb::LeaseKeepAliveResponse, Status>> + Send>>;
 
     async fn lease_grant(
@@ -79,53 +78,53 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         let keep_alives = self.keep_alives.clone();
         let (metrics, stop) = (self.store.metrics.clone(), self.store.stop.clone());
         let answers = try_stream! {
-            let (mut ahead, mut open) = (PendingKeepAlives::default(), true);
-            let (mut renewing, mut refused): (Option<RenewalTask>, Option<Error>) = (None, None);
-            while open || renewing.is_some() || !ahead.is_empty() {
-                if renewing.is_none() && !ahead.is_empty() {
-                    renewing = Some(Owned::start(keep_alives.clone().renew_all(ahead.take())));
-                }
-                let renewed = async {
-                    match &mut renewing {
-                        Some(renewing) => {
-                            let ended = renewing.end().await;
-                            ended.unwrap_or_else(|error| Err(Status::internal(error.to_string())))
-                        }
-                        None => std::future::pending().await,
-                    }
-                };
-                let next = tokio::select! {
-                    renewed = renewed => renewed.map(KeepAliveEvent::Renewed),
-                    request = requests.message(), if open && !ahead.is_full() => request.map(KeepAliveEvent::Request),
-                    () = stop.cancelled() => Err(Error::Stopped.into()),
-                    () = lost(has_leader.clone()) => Err(Error::NoLeader.into()),
-                }?;
-                match next {
-                    // Those of a lease that wait together are checked once.
-                    KeepAliveEvent::Request(Some(request)) if ahead.has(request.id) => ahead.add(request.id),
-                    KeepAliveEvent::Request(Some(request)) => match renewer.check(request.id).await {
-                        Ok(()) => ahead.add(request.id),
-                        // The earlier ones are answered first, as by etcd.
-                        Err(error) => (refused, open) = (Some(error), false),
-                    },
-                    KeepAliveEvent::Request(None) => open = false,
-                    KeepAliveEvent::Renewed(renewed) => {
-                        renewing = None;
-                        for (answer, times) in renewed.answers {
-                            for _ in 0..times {
-                                metrics.lease.renewed.inc_by(u64::from(answer.ttl > 0));
-                                yield answer;
-                            }
-                        }
-                        if let Some(status) = renewed.refused {
-                            Err(status)?;
-                        }
-                    }
-                }
-            }
-            if let Some(error) = refused {
-                Err(error)?;
-            }
+        let (mut ahead, mut open) = (PendingKeepAlives::default(), true);
+        let (mut renewing, mut refused): (Option<RenewalTask>, Option<Error>) = (None, None);
+        while open || renewing.is_some() || !ahead.is_empty() {
+        if renewing.is_none() && !ahead.is_empty() {
+        renewing = Some(Owned::start(keep_alives.clone().renew_all(ahead.take())));
+        }
+        let renewed = async {
+        match &mut renewing {
+        Some(renewing) => {
+        let ended = renewing.end().await;
+        ended.unwrap_or_else(|error| Err(Status::internal(error.to_string())))
+        }
+        None => std::future::pending().await,
+        }
+        };
+        let next = tokio::select! {
+        renewed = renewed => renewed.map(KeepAliveEvent::Renewed),
+        request = requests.message(), if open && !ahead.is_full() => request.map(KeepAliveEvent::Request),
+        () = stop.cancelled() => Err(Error::Stopped.into()),
+        () = lost(has_leader.clone()) => Err(Error::NoLeader.into()),
+        }?;
+        match next {
+        // Those of a lease that wait together are checked once.
+        KeepAliveEvent::Request(Some(request)) if ahead.has(request.id) => ahead.add(request.id),
+        KeepAliveEvent::Request(Some(request)) => match renewer.check(request.id).await {
+        Ok(()) => ahead.add(request.id),
+        // The earlier ones are answered first, as by etcd.
+        Err(error) => (refused, open) = (Some(error), false),
+        },
+        KeepAliveEvent::Request(None) => open = false,
+        KeepAliveEvent::Renewed(renewed) => {
+        renewing = None;
+        for (answer, times) in renewed.answers {
+        for _ in 0..times {
+        metrics.lease.renewed.inc_by(u64::from(answer.ttl > 0));
+        yield answer;
+        }
+        }
+        if let Some(status) = renewed.refused {
+        Err(status)?;
+        }
+        }
+        }
+        }
+        if let Some(error) = refused {
+        Err(error)?;
+        }
         };
         Ok(Response::new(Box::pin(answers)))
     }
@@ -145,10 +144,10 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
     }
 }
 
-impl<R: Rows> LeaseService<R> {
+impl LeaseService {
     /// Creates the service. `has_leader` ends streams of keep-alives of clients that require a leader; it is `None` for other members.
     #[must_use]
-    pub fn new(store: ApiContext<R>, has_leader: Option<watch::Receiver<bool>>) -> Self {
+    pub fn new(store: ApiContext, has_leader: Option<watch::Receiver<bool>>) -> Self {
         Self {
             keep_alives: Arc::new(KeepAlives::new(store.clone())),
             store,
@@ -168,7 +167,7 @@ impl LeaderRequest for pb::LeaseGrantRequest {
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseGrant";
     const IS_SMALL: bool = true;
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::LeaseGrantResponse, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<pb::LeaseGrantResponse, Status> {
         let (caller, grant) = (caller_of(request), *request.get_ref());
         if let Err(error) = store.guard.load().check_known(&caller) {
             return Err(store.refuse(error).await);
@@ -199,10 +198,7 @@ impl LeaderRequest for pb::LeaseRevokeRequest {
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseRevoke";
     const IS_SMALL: bool = true;
 
-    async fn answer<R: Rows>(
-        store: &ApiContext<R>,
-        request: &Request<Self>,
-    ) -> Result<pb::LeaseRevokeResponse, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<pb::LeaseRevokeResponse, Status> {
         let (caller, id) = (caller_of(request), LeaseId(request.get_ref().id));
         // An unknown client is refused before anything is read for it.
         if let Err(error) = store.guard.load().check_known(&caller) {
@@ -222,10 +218,7 @@ impl LeaderRequest for pb::LeaseTimeToLiveRequest {
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseTimeToLive";
     const IS_SMALL: bool = true;
 
-    async fn answer<R: Rows>(
-        store: &ApiContext<R>,
-        request: &Request<Self>,
-    ) -> Result<pb::LeaseTimeToLiveResponse, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<pb::LeaseTimeToLiveResponse, Status> {
         let (caller, meter) = (caller_of(request), meter(request));
         let pb::LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
         let leader_lease = store.router.lease();
@@ -270,10 +263,7 @@ impl LeaderRequest for pb::LeaseLeasesRequest {
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseLeases";
     const IS_SMALL: bool = true;
 
-    async fn answer<R: Rows>(
-        store: &ApiContext<R>,
-        request: &Request<Self>,
-    ) -> Result<pb::LeaseLeasesResponse, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<pb::LeaseLeasesResponse, Status> {
         let header = Some(store.header(store.linearizable().await?.revision));
         let ids: Vec<LeaseId> = store.state.leases().ids().collect();
         if store.guard.is_enabled() {
@@ -294,7 +284,7 @@ impl LeaderRequest for pb::LeaseLeasesRequest {
 }
 
 /// Returns a positive id that no lease has.
-fn free_id<R: Rows>(store: &ApiContext<R>) -> i64 {
+fn free_id(store: &ApiContext) -> i64 {
     let leases = store.state.leases();
     loop {
         let id = rand::random::<i64>() & i64::MAX;
@@ -305,12 +295,12 @@ fn free_id<R: Rows>(store: &ApiContext<R>) -> i64 {
 }
 
 /// Checks the keep-alives of one client. Like etcd, the member that the client contacted does.
-struct KeepAliveGuard<R: Rows> {
-    store: ApiContext<R>,
+struct KeepAliveGuard {
+    store: ApiContext,
     credentials: Credentials,
 }
 
-impl<R: Rows> KeepAliveGuard<R> {
+impl KeepAliveGuard {
     /// Checks that the client may put the keys of a lease.
     async fn check(&self, id: i64) -> Result<(), Error> {
         if self.store.router.is_forwarded() || !self.store.guard.is_enabled() {
@@ -338,8 +328,8 @@ const ATTACHED_KEY_OVERHEAD_BYTES: usize = 64;
 const CHECKED_KEYS_AT_ONCE: usize = 1_000;
 
 /// Checks all keys of a lease, which may have a million, by calling `check` for a page at a time, and at least once.
-async fn check_lease_keys<R: Rows>(
-    store: &ApiContext<R>,
+async fn check_lease_keys(
+    store: &ApiContext,
     id: LeaseId,
     check: impl Fn(Vec<Bytes>) -> Result<(), Error>,
 ) -> Result<(), Error> {

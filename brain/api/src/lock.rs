@@ -6,16 +6,14 @@ use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
 use super::concurrency::{Concurrency, SessionClient, Waiter, found, if_created, key_of, point, prefix, put};
-use ::watch::History;
-use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::request_op::Request as Wire;
 use etcd_types::pb::v3lockpb as pb;
 
 /// The service.
-pub struct LockService<H, R: Rows>(pub Arc<Concurrency<H, R>>);
+pub struct LockService(pub Arc<Concurrency>);
 
 #[tonic::async_trait]
-impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
+impl pb::lock_server::Lock for LockService {
     async fn lock(&self, request: Request<pb::LockRequest>) -> Result<Response<pb::LockResponse>, Status> {
         let client = SessionClient::of(&request);
         let request = request.into_inner();

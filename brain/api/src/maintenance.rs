@@ -12,7 +12,7 @@ use super::context::{ApiContext, PendingGuard, caller_of};
 use super::leader_request::LeaderRequest;
 use cluster::forward::Role;
 use cluster::members::Members;
-use engine::rows::{Rows, RowsError, Snapshot};
+use engine::rows::RowsError;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use mvcc::auth::Auth;
@@ -32,9 +32,9 @@ pub type MoveLeader = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), Error>> +
 pub type Defragment = Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<()>> + Send + Sync>;
 
 /// The service over a store.
-pub struct MaintenanceService<R: Rows> {
+pub struct MaintenanceService {
     /// The store.
-    pub store: ApiContext<R>,
+    pub store: ApiContext,
     /// Returns the bytes that the store occupies on its medium.
     pub size: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// Reclaims space.
@@ -66,7 +66,7 @@ impl HashLimit {
 }
 
 #[tonic::async_trait]
-impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
+impl pb::maintenance_server::Maintenance for MaintenanceService {
     type SnapshotStream = Pin<Box<dyn Stream<Item = Result<pb::SnapshotResponse, Status>> + Send>>;
 
     async fn alarm(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
@@ -222,7 +222,7 @@ impl LeaderRequest for pb::AlarmRequest {
     const PATH: &'static str = "/etcdserverpb.Maintenance/Alarm";
     const IS_SMALL: bool = true;
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::AlarmResponse, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<pb::AlarmResponse, Status> {
         let (caller, request) = (caller_of(request), *request.get_ref());
         let auth = store.guard.load();
         let permitted = match request.action {
@@ -291,7 +291,7 @@ const HASH_SEED: &[u8] = b"key";
 
 /// Returns a hash of all versions up to a revision, but what is compacted, whether that is deleted yet or not: equal on all members with
 /// the same compacted revision.
-async fn hash<S: Snapshot>(view: &View<S>, at: i64) -> Result<u32, RowsError> {
+async fn hash(view: &View, at: i64) -> Result<u32, RowsError> {
     let (mut versions, mut hash) = (view.versions(at), crc32c::crc32c(HASH_SEED));
     while let Some(page) = versions.next().await? {
         for version in page {

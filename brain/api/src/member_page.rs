@@ -6,7 +6,6 @@ use super::context::ApiContext;
 use super::health::StoreHealth;
 use cluster::forward;
 use cluster::members::Members;
-use engine::rows::Rows;
 use etcd_types::version;
 use mvcc::row;
 use net::http::member::{DescribeMember, LeaderRef, LeaderTerm, MemberPage, MemberRole, StorageInUse, StoredFormats};
@@ -16,7 +15,7 @@ use net::http::{AlarmKind, HealthChecks as _};
 const HEALTH_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Describes a member by its store.
-pub struct AboutStore<R: Rows> {
+pub struct AboutStore {
     /// The member's name.
     pub name: String,
     /// The members of the cluster.
@@ -24,7 +23,7 @@ pub struct AboutStore<R: Rows> {
     /// The storage in use.
     pub storage: StorageInUse,
     /// The store.
-    pub store: ApiContext<R>,
+    pub store: ApiContext,
 }
 
 fn hex(id: u64) -> String {
@@ -32,7 +31,7 @@ fn hex(id: u64) -> String {
 }
 
 #[tonic::async_trait]
-impl<R: Rows> DescribeMember for AboutStore<R> {
+impl DescribeMember for AboutStore {
     async fn describe(&self) -> MemberPage {
         let health = StoreHealth(self.store.clone());
         let (linearizable, serializable) = tokio::join!(
@@ -94,8 +93,8 @@ impl<R: Rows> DescribeMember for AboutStore<R> {
         let (mut roles, mut epochs) = (self.store.router.watch(), self.store.state.epochs());
         while self.term() == seen {
             let ended = tokio::select! {
-                changed = roles.changed() => changed.is_err(),
-                changed = epochs.changed() => changed.is_err(),
+            changed = roles.changed() => changed.is_err(),
+            changed = epochs.changed() => changed.is_err(),
             };
             if ended {
                 return;
@@ -104,7 +103,7 @@ impl<R: Rows> DescribeMember for AboutStore<R> {
     }
 }
 
-impl<R: Rows> AboutStore<R> {
+impl AboutStore {
     fn name_of(&self, id: u64) -> String {
         if id == self.store.member_id {
             return self.name.clone();

@@ -40,7 +40,7 @@ const NESTED_OPS_FACTOR: usize = 8;
 impl RequestLimits {
     /// Returns the limits of the flags and of `rows`: an acknowledged request must fit into rows later.
     #[must_use]
-    pub fn new<R: Rows>(txn_ops: usize, request_bytes: usize, rows: &R) -> Self {
+    pub fn new(txn_ops: usize, request_bytes: usize, rows: &dyn Rows) -> Self {
         Self {
             txn_ops,
             request_bytes,

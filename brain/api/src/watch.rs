@@ -24,7 +24,7 @@ use tracing::warn;
 use self::session::WatchStream;
 use super::auth::{Credentials, Guard};
 use super::kv::meter;
-use ::watch::{History, Hub, Replay};
+use ::watch::{DynHistory, Hub, Replay};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::watch_server::{Watch, WatchServer};
 use etcd_types::pb::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse};
@@ -58,18 +58,18 @@ pub struct WatchOptions {
 }
 
 /// The service; `history` is the store's.
-pub struct WatchService<H> {
-    shared: Arc<WatchContext<H>>,
+pub struct WatchService {
+    shared: Arc<WatchContext>,
 }
 
 /// State shared by all streams.
-struct WatchContext<H> {
+struct WatchContext {
     hub: Hub,
-    replay: Arc<Replay<H>>,
+    replay: Arc<Replay>,
     options: WatchOptions,
 }
 
-impl<H> WatchContext<H> {
+impl WatchContext {
     fn header(&self, revision: Revision) -> ResponseHeader {
         ResponseHeader {
             cluster_id: self.options.cluster_id,
@@ -84,10 +84,10 @@ impl<H> WatchContext<H> {
     }
 }
 
-impl<H: History> WatchService<H> {
+impl WatchService {
     /// Creates a service over the events that `hub` publishes and those that `history` keeps.
     #[must_use]
-    pub fn new(hub: Hub, history: H, mut options: WatchOptions) -> Self {
+    pub fn new(hub: Hub, history: DynHistory, mut options: WatchOptions) -> Self {
         if options.progress_notify_interval < MIN_PROGRESS_NOTIFY_INTERVAL {
             warn!(raised_to = ?MIN_PROGRESS_NOTIFY_INTERVAL, "the watch progress notify interval is too short");
             options.progress_notify_interval = MIN_PROGRESS_NOTIFY_INTERVAL;
@@ -104,7 +104,7 @@ impl<H: History> WatchService<H> {
 
     /// Returns its reader of history, for others that watch.
     #[must_use]
-    pub fn replay(&self) -> Arc<Replay<H>> {
+    pub fn replay(&self) -> Arc<Replay> {
         Arc::clone(&self.shared.replay)
     }
 
@@ -116,7 +116,7 @@ impl<H: History> WatchService<H> {
     }
 }
 
-impl<H> fmt::Debug for WatchService<H> {
+impl fmt::Debug for WatchService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WatchService")
             .field("options", &self.shared.options)
@@ -125,7 +125,7 @@ impl<H> fmt::Debug for WatchService<H> {
 }
 
 #[tonic::async_trait]
-impl<H: History> Watch for WatchService<H> {
+impl Watch for WatchService {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
 
     async fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Result<Response<Self::WatchStream>, Status> {

@@ -41,8 +41,8 @@ pub async fn watch<K: Lock>(lock: K, identity: String, every: Duration, stop: Ca
         }
     };
     tokio::select! {
-        () = stop.cancelled() => return Ok(()),
-        looked = looked => looked?,
+    () = stop.cancelled() => return Ok(()),
+    looked = looked => looked?,
     }
     stop.cancelled().await;
     Ok(())
@@ -57,6 +57,7 @@ mod tests {
     use super::*;
     use crate::lock::StorageLock;
     use engine::cas_register::mem::MemRegister;
+    use std::sync::Arc;
 
     const PROBE_INTERVAL: Duration = Duration::from_millis(400);
 
@@ -76,7 +77,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_namesake_that_renews_the_lock_ends_this_one() {
-        let lock = StorageLock::new(MemRegister::new(), "test");
+        let lock = StorageLock::new(Arc::new(MemRegister::new()), "test");
         let version = lock.create(&renewed(&held_by("a_1"), 1)).await.unwrap();
         let stop = CancellationToken::new();
         let watched = watch(lock.clone(), "a_2".to_owned(), PROBE_INTERVAL, stop);
@@ -94,7 +95,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn others_and_this_one_may_renew() {
         for holder in ["b_1", "a_2", ""] {
-            let lock = StorageLock::new(MemRegister::new(), "test");
+            let lock = StorageLock::new(Arc::new(MemRegister::new()), "test");
             let version = lock.create(&renewed(&held_by(holder), 1)).await.unwrap();
             let stop = CancellationToken::new();
             let watched = watch(lock.clone(), "a_2".to_owned(), PROBE_INTERVAL, stop.clone());

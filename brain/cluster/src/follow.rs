@@ -11,7 +11,6 @@ use prost::Message;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::transport::Channel;
 
-use super::engine::Engine;
 use super::liveness::Liveness;
 use super::peer::{MAX_MESSAGE_BYTES, superseded_of};
 use super::probe;
@@ -19,7 +18,6 @@ use crate::forward::{LeaderClient, ReadIndexBatcher, Role, is_transport};
 use crate::members::Members;
 use crate::node::Node;
 use engine::log::Slot;
-use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::Member;
 use etcd_types::pb::peerpb::peer_client::PeerClient;
 use etcd_types::pb::peerpb::{Batch, FollowRequest, FollowResponse};
@@ -60,13 +58,13 @@ pub struct FollowerIdentity {
     pub cluster_id: u64,
 }
 
-impl<E: Engine> Node<E> {
+impl Node {
     /// Keeps up by reading the log alone, until `end` or without limit, and records in `liveness` when it was read: at least once.
     /// May be dropped at any time. Fails if log or rows are damaged.
     pub async fn tail(
         &mut self,
         liveness: &Liveness,
-        refresher: &mut RowsRefresher<E::Rows>,
+        refresher: &mut RowsRefresher,
         end: Option<Instant>,
     ) -> anyhow::Result<()> {
         loop {
@@ -86,8 +84,8 @@ impl<E: Engine> Node<E> {
             tokio::pin!(rest);
             loop {
                 tokio::select! {
-                    () = &mut rest => break,
-                    read = refresher.next() => self.refresh(read).await?,
+                () = &mut rest => break,
+                read = refresher.next() => self.refresh(read).await?,
                 }
             }
             if is_last {
@@ -103,11 +101,7 @@ impl<E: Engine> Node<E> {
         channel: Channel,
         follower: &FollowerIdentity,
         (leader, metrics): (u64, &PeerMetrics),
-        (roles, election, refresher): (
-            &tokio::sync::watch::Sender<Role>,
-            &Election,
-            &mut RowsRefresher<E::Rows>,
-        ),
+        (roles, election, refresher): (&tokio::sync::watch::Sender<Role>, &Election, &mut RowsRefresher),
     ) -> anyhow::Result<()> {
         let mut client = PeerClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let member = Some(follower.member.clone());
@@ -126,33 +120,33 @@ impl<E: Engine> Node<E> {
         seals.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let response = tokio::select! {
-                response = stream.message() => {
-                    if response.as_ref().is_err_and(is_transport) {
-                        metrics.receive_failed(leader);
-                    }
-                    response?
-                }
-                ended = asking.end() => {
-                    metrics.send_failed(leader);
-                    return ended.map(|()| tracing::info!("the leader does not answer"));
-                }
-                // A slow read of rows does not delay the leader's messages.
-                read = refresher.next() => {
-                    self.refresh(read).await?;
-                    self.catch_up_if_behind().await?;
-                    continue;
-                }
-                _ = seals.tick() => {
-                    self.rotate_when_full();
-                    if self.is_overfull() {
-                        refresher.want_after(ROWS_CHECK_INTERVAL);
-                    }
-                    // A leader that cannot write rows announces none, and a snapshot of the rows is valid only for a while.
-                    if let Some(age) = self.rows.renew_after() {
-                        refresher.want_after(age);
-                    }
-                    continue;
-                }
+            response = stream.message() => {
+            if response.as_ref().is_err_and(is_transport) {
+            metrics.receive_failed(leader);
+            }
+            response?
+            }
+            ended = asking.end() => {
+            metrics.send_failed(leader);
+            return ended.map(|()| tracing::info!("the leader does not answer"));
+            }
+            // A slow read of rows does not delay the leader's messages.
+            read = refresher.next() => {
+            self.refresh(read).await?;
+            self.catch_up_if_behind().await?;
+            continue;
+            }
+            _ = seals.tick() => {
+            self.rotate_when_full();
+            if self.is_overfull() {
+            refresher.want_after(ROWS_CHECK_INTERVAL);
+            }
+            // A leader that cannot write rows announces none, and a snapshot of the rows is valid only for a while.
+            if let Some(age) = self.rows.renew_after() {
+            refresher.want_after(age);
+            }
+            continue;
+            }
             };
             let Some(response) = response else { return Ok(()) };
             if !response.renewal.is_empty() {
@@ -288,10 +282,7 @@ impl<E: Engine> Node<E> {
     }
 
     /// Switches to newer rows, if they could be read. Fails only if log or rows are damaged.
-    async fn refresh(
-        &mut self,
-        read: Result<RefreshedRows<<E::Rows as Rows>::Snapshot>, StoreOpenError>,
-    ) -> anyhow::Result<()> {
+    async fn refresh(&mut self, read: Result<RefreshedRows, StoreOpenError>) -> anyhow::Result<()> {
         let refreshed = match read {
             // They contain what was skipped: nothing else frees memory.
             Ok(newer) if newer.is_ahead_of(&self.replica) && self.is_overfull() => {

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::engine::Engine;
 use super::follow::{FollowerIdentity, is_damage};
 use super::followers::Followers;
 use super::liveness::Liveness;
@@ -21,8 +20,8 @@ use super::self_hosted_lease::{SelfHosted, SelfHostedLease};
 use crate::forward::{LaterLeader, LeaderLease, Role};
 use crate::node::Node;
 use crate::term::{LockClaim, Term, TermEnd, TermNotifier};
-use engine::log::{Log, Unanswered};
-use engine::rows::Rows;
+use engine::log::{DynLog, Unanswered};
+use engine::rows::DynRows;
 use etcd_types::errors::Error;
 use runtime::backoff::Backoff;
 use runtime::log_once::LogOnce;
@@ -145,8 +144,8 @@ impl CampaignPause {
 
 /// Runs a member until `stop`. `ended` is cancelled when it neither leads nor follows any more: the lock is needed until then.
 /// Fails if log or rows fail, or if another process writes to a store that only this one may write to.
-pub async fn run<E: Engine>(
-    node: Node<E>,
+pub async fn run(
+    node: Node,
     mut leadership: LeadershipLoop,
     stop: CancellationToken,
     ended: CancellationToken,
@@ -158,7 +157,7 @@ pub async fn run<E: Engine>(
 }
 
 impl LeadershipLoop {
-    async fn work<E: Engine>(&mut self, mut node: Node<E>, stop: &CancellationToken) -> anyhow::Result<()> {
+    async fn work(&mut self, mut node: Node, stop: &CancellationToken) -> anyhow::Result<()> {
         let mut election_state = self.election.watch();
         while !stop.is_cancelled() {
             let now = election_state.borrow_and_update().clone();
@@ -184,9 +183,9 @@ impl LeadershipLoop {
     }
 
     /// Follows until the leader changes or the limit has passed.
-    async fn wait<E: Engine>(
+    async fn wait(
         &mut self,
-        node: &mut Node<E>,
+        node: &mut Node,
         now: &ElectionState,
         election_state: &mut watch::Receiver<ElectionState>,
         limit: Option<Duration>,
@@ -205,31 +204,31 @@ impl LeadershipLoop {
         tokio::pin!(followed);
         let outcome = loop {
             tokio::select! {
-                biased;
-                () = stop.cancelled() => break Ok(()),
-                changed = election_state.changed() => break changed.context("the election ended"),
-                () = &mut limit => break Ok(()),
-                Some(asked) = self.transfers.recv() => refuse(asked, Error::NotLeader),
-                () = &mut rested, if self.rest.until.is_some() => {
-                    self.rest.until = None;
-                    tracing::info!("storage answers again: this member can lead");
-                    self.election.compete().await;
-                    // A new stream reports to the leader that this member can lead.
-                    break Ok(());
-                }
-                damaged = &mut followed => break damaged,
+            biased;
+            () = stop.cancelled() => break Ok(()),
+            changed = election_state.changed() => break changed.context("the election ended"),
+            () = &mut limit => break Ok(()),
+            Some(asked) = self.transfers.recv() => refuse(asked, Error::NotLeader),
+            () = &mut rested, if self.rest.until.is_some() => {
+            self.rest.until = None;
+            tracing::info!("storage answers again: this member can lead");
+            self.election.compete().await;
+            // A new stream reports to the leader that this member can lead.
+            break Ok(());
+            }
+            damaged = &mut followed => break damaged,
             }
         };
         self.roles.send_replace(Role::Nobody);
         outcome
     }
 
-    async fn lead<E: Engine>(
+    async fn lead(
         &mut self,
-        node: Node<E>,
+        node: Node,
         term: &ElectionTerm,
         stop: &CancellationToken,
-    ) -> anyhow::Result<(Node<E>, TermEnd)> {
+    ) -> anyhow::Result<(Node, TermEnd)> {
         let (lost, drain) = (CancellationToken::new(), CancellationToken::new());
         let leader_lease = self.new_lease();
         let (log, rows, state) = (node.log.clone(), node.rows.clone(), node.replica.state().clone());
@@ -267,56 +266,56 @@ impl LeadershipLoop {
         tokio::pin!(circular);
         let (node, mut how) = loop {
             tokio::select! {
-                biased;
-                after = &mut run => break after?,
-                () = over(&mut election_state, term.number), if !lost.is_cancelled() => {
-                    warn!("lost leadership");
-                    lost.cancel();
-                }
-                () = stop.cancelled(), if !drain.is_cancelled() => transfer = self.begin_transfer(None, &drain),
-                begun = &mut begins, if !leads.load(Ordering::Relaxed) && !lost.is_cancelled() => {
-                    // A dropped sender is followed by the term's end. A member that is already stopping does not begin to serve: it
-                    // may soon lose the lock.
-                    if begun.is_ok() && !drain.is_cancelled() {
-                        self.roles.send_replace(Role::Leading(leader_lease.clone()));
-                    }
-                    leads.store(true, Ordering::Relaxed);
-                }
-                () = lease_guard::guard(&self.election, term, (&leader_lease, self.renew_deadline), &*self.announced_epoch, (&log, &state, &unanswered)),
-                    if leads.load(Ordering::Relaxed) && self.cluster.is_some() && !lost.is_cancelled() =>
-                {
-                    warn!("a later leader has begun");
-                    overtaken = true;
-                    lost.cancel();
-                }
-                reason = &mut failing, if unable.is_none() && self.has_others() && !lost.is_cancelled() => {
-                    unable = Some(reason);
-                    self.roles.send_replace(Role::Transferring);
-                    lost.cancel();
-                }
-                () = &mut slow, if !lost.is_cancelled() => {
-                    // The next leader serves queued requests. Requests in flight are answered with a timeout: the log decides their
-                    // outcome.
-                    if self.has_others() {
-                        unable = Some(format!("in-flight requests did not finish within {drain_limit:?}"));
-                    }
-                    warn!(limit = ?drain_limit, "the writer does not end in time: abandoning in-flight requests");
-                    lost.cancel();
-                }
-                found = &mut circular => return Err(found.into()),
-                () = &mut transferable, if !may_transfer => may_transfer = true,
-                Some(asked) = self.transfers.recv(), if may_transfer && awaited.is_none() && !drain.is_cancelled() => {
-                    awaited = Some((asked, Instant::now() + TRANSFER_TARGET_TIMEOUT));
-                }
-                follows = arrival(self.cluster.as_ref(), awaited.as_ref()), if !drain.is_cancelled() => {
-                    // If the reply channel is closed, the client has already been answered with an error.
-                    let asked = awaited.take().map(|(asked, _)| asked).filter(|asked| !asked.reply.is_closed());
-                    if follows && asked.is_some() {
-                        transfer = self.begin_transfer(asked, &drain);
-                    } else if let Some(asked) = asked {
-                        refuse(asked, Error::BadLeaderTransferee);
-                    }
-                }
+            biased;
+            after = &mut run => break after?,
+            () = over(&mut election_state, term.number), if !lost.is_cancelled() => {
+            warn!("lost leadership");
+            lost.cancel();
+            }
+            () = stop.cancelled(), if !drain.is_cancelled() => transfer = self.begin_transfer(None, &drain),
+            begun = &mut begins, if !leads.load(Ordering::Relaxed) && !lost.is_cancelled() => {
+            // A dropped sender is followed by the term's end. A member that is already stopping does not begin to serve: it
+            // may soon lose the lock.
+            if begun.is_ok() && !drain.is_cancelled() {
+            self.roles.send_replace(Role::Leading(leader_lease.clone()));
+            }
+            leads.store(true, Ordering::Relaxed);
+            }
+            () = lease_guard::guard(&self.election, term, (&leader_lease, self.renew_deadline), &*self.announced_epoch, (&log, &state, &unanswered)),
+            if leads.load(Ordering::Relaxed) && self.cluster.is_some() && !lost.is_cancelled() =>
+            {
+            warn!("a later leader has begun");
+            overtaken = true;
+            lost.cancel();
+            }
+            reason = &mut failing, if unable.is_none() && self.has_others() && !lost.is_cancelled() => {
+            unable = Some(reason);
+            self.roles.send_replace(Role::Transferring);
+            lost.cancel();
+            }
+            () = &mut slow, if !lost.is_cancelled() => {
+            // The next leader serves queued requests. Requests in flight are answered with a timeout: the log decides their
+            // outcome.
+            if self.has_others() {
+            unable = Some(format!("in-flight requests did not finish within {drain_limit:?}"));
+            }
+            warn!(limit = ?drain_limit, "the writer does not end in time: abandoning in-flight requests");
+            lost.cancel();
+            }
+            found = &mut circular => return Err(found.into()),
+            () = &mut transferable, if !may_transfer => may_transfer = true,
+            Some(asked) = self.transfers.recv(), if may_transfer && awaited.is_none() && !drain.is_cancelled() => {
+            awaited = Some((asked, Instant::now() + TRANSFER_TARGET_TIMEOUT));
+            }
+            follows = arrival(self.cluster.as_ref(), awaited.as_ref()), if !drain.is_cancelled() => {
+            // If the reply channel is closed, the client has already been answered with an error.
+            let asked = awaited.take().map(|(asked, _)| asked).filter(|asked| !asked.reply.is_closed());
+            if follows && asked.is_some() {
+            transfer = self.begin_transfer(asked, &drain);
+            } else if let Some(asked) = asked {
+            refuse(asked, Error::BadLeaderTransferee);
+            }
+            }
             }
         };
         if how == TermEnd::Stopped && self.cluster.is_some() {
@@ -357,7 +356,7 @@ impl LeadershipLoop {
 
     /// Gives up the lock because of this member's path to storage, and leaves it to other members for a while. The outcome of
     /// requests in flight is unknown: the next leader's barrier decides it.
-    async fn step_down<R: Rows>(&self, reason: String, state: &StoreState<R>) {
+    async fn step_down(&self, reason: String, state: &StoreState) {
         warn!(reason, "cannot lead: giving up the lock for another member to take");
         state.set_cannot_lead(Some(format!("etcdserver: cannot lead: {reason}")));
         match tokio::time::timeout(self.transfer_timeout(), self.election.step_down()).await {
@@ -431,11 +430,7 @@ async fn over_limit(drain: &CancellationToken, limit: Duration) {
 }
 
 /// Completes when a member has rested until `until` and its storage answers: it can lead again.
-async fn rested<L: Log, R: Rows>(
-    until: Option<Instant>,
-    (engine, state): ((L, R), Arc<StoreState<R>>),
-    lease: Duration,
-) {
+async fn rested(until: Option<Instant>, (engine, state): ((DynLog, DynRows), Arc<StoreState>), lease: Duration) {
     if let Some(until) = until {
         storage::recovered(engine, state.committed(), until, storage::limit(lease)).await;
         state.set_cannot_lead(None);
@@ -443,7 +438,7 @@ async fn rested<L: Log, R: Rows>(
 }
 
 /// Returns a check that reads the log for a leader later than the one known here.
-pub fn later_leader<L: Log, R: Rows>(log: L, state: Arc<StoreState<R>>, unanswered: Unanswered) -> LaterLeader {
+pub fn later_leader(log: DynLog, state: Arc<StoreState>, unanswered: Unanswered) -> LaterLeader {
     Box::new(move || {
         let (log, state, unanswered) = (log.clone(), state.clone(), unanswered.clone());
         Box::pin(async move { Ok(lease_guard::has_later_barrier(&log, &state, &unanswered).await?) })
@@ -464,9 +459,9 @@ async fn arrival(cluster: Option<&OtherMembers>, awaited: Option<&(TransferLeade
 }
 
 /// Completes when the Lease of the election is found in the store, once everything that was stored before is known.
-async fn circular<R: Rows>(
+async fn circular(
     self_hosted_lease: Option<&SelfHostedLease>,
-    state: &StoreState<R>,
+    state: &StoreState,
     placed: oneshot::Receiver<()>,
 ) -> SelfHosted {
     if let Some(self_hosted_lease) = self_hosted_lease
@@ -479,11 +474,11 @@ async fn circular<R: Rows>(
 }
 
 /// Follows the current leader; ends only if data is damaged. May be dropped at any time.
-async fn follow<E: Engine>(
+async fn follow(
     election: &Election,
     (roles, liveness): (&watch::Sender<Role>, &Liveness),
     cluster: Option<&OtherMembers>,
-    node: &mut Node<E>,
+    node: &mut Node,
     election_state: &ElectionState,
 ) -> anyhow::Result<()> {
     let known = match (election_state, cluster) {

@@ -7,7 +7,6 @@ use tokio::sync::watch;
 
 pub mod discovery;
 pub mod duplicate_member;
-pub mod engine;
 pub mod follow;
 pub mod followers;
 pub mod forward;

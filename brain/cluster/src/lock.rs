@@ -8,7 +8,7 @@ use bytes::Bytes;
 use election::{Lock, LockError, Record};
 use serde::{Deserialize, Serialize};
 
-use engine::cas_register::{Cas, CasRegister};
+use engine::cas_register::{Cas, DynRegister};
 use engine::log::LogError;
 
 pub use election_lock::{ElectionLock, LockVersion};
@@ -20,9 +20,9 @@ mod election_lock;
 /// A leader under another lock writes its epoch beside the record: see [`StorageLock::announce_epoch`]. A renewal compares the
 /// bytes of both, so when it succeeds, no epochs but those that [`StorageLock::announced_epoch`] returns had been written before it
 /// was sent.
-#[derive(Debug, Clone)]
-pub struct StorageLock<C> {
-    register: C,
+#[derive(Clone)]
+pub struct StorageLock {
+    register: DynRegister,
     name: Arc<str>,
     /// The latest epoch seen beside the record. It never decreases, and every write of the record repeats it.
     announced_epoch: Arc<AtomicU64>,
@@ -40,9 +40,9 @@ struct StoredLock {
     announced_epoch: Option<u64>,
 }
 
-impl<C: CasRegister> StorageLock<C> {
+impl StorageLock {
     /// Creates a lock in `register`; `name` is for log lines.
-    pub fn new(register: C, name: &str) -> Self {
+    pub fn new(register: DynRegister, name: &str) -> Self {
         Self {
             register,
             name: name.into(),
@@ -103,7 +103,7 @@ impl<C: CasRegister> StorageLock<C> {
     }
 }
 
-impl<C: CasRegister> Lock for StorageLock<C> {
+impl Lock for StorageLock {
     /// The bytes of the write.
     type Version = Bytes;
 
@@ -136,7 +136,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_renewal_succeeds_unaware_of_a_leader_by_another_lock() {
-        let register = MemRegister::new();
+        let register: DynRegister = Arc::new(MemRegister::new());
         let (lock, other) = (
             StorageLock::new(register.clone(), "test"),
             StorageLock::new(register, "other"),
@@ -165,13 +165,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_laws_of_locks_hold_in_a_cell() {
-        let lock = StorageLock::new(MemRegister::new(), "test");
+        let lock = StorageLock::new(Arc::new(MemRegister::new()), "test");
         election::laws::check(&lock, &lock.clone()).await.unwrap();
     }
 
     #[tokio::test]
     async fn bytes_that_are_no_record_are_an_error_and_stay() {
-        let register = MemRegister::new();
+        let register: DynRegister = Arc::new(MemRegister::new());
         let lock = StorageLock::new(register.clone(), "test");
         for bad in ["", "[]", "{}", "{\"nonce\":1,\"leaderTransitions\":-1}"] {
             let held = register.get().await.unwrap();

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::peers::Peers;
 use crate::members::Members;
-use engine::cas_register::{Cas, CasRegister};
+use engine::cas_register::{Cas, CasRegister, DynRegister};
 use etcd_types::pb::etcdserverpb as pb;
 
 pub use removal::{MemberRemoval, RemoveError, RemoveMember};
@@ -37,14 +37,14 @@ pub enum EnterError {
 }
 
 /// Returns true if a member has a row: it has started before.
-pub async fn has_row<C: CasRegister>(register: &C, name: &str) -> Result<bool, EnterError> {
+pub async fn has_row(register: &dyn CasRegister, name: &str) -> Result<bool, EnterError> {
     let stored = register.get().await.map_err(EnterError::Unreachable)?;
     let table = MemberTable::decode(stored.as_ref())?;
     Ok(table.rows().any(|(member, _)| member == name))
 }
 
 /// Writes the row of a member that starts, and returns all rows.
-pub async fn enter<C: CasRegister>(register: &C, request: &JoinRequest) -> Result<MemberTable, EnterError> {
+pub async fn enter(register: &dyn CasRegister, request: &JoinRequest) -> Result<MemberTable, EnterError> {
     loop {
         let stored = register.get().await.map_err(EnterError::Unreachable)?;
         let table = MemberTable::decode(stored.as_ref())?;
@@ -67,8 +67,8 @@ pub fn members(request: &JoinRequest, table: &MemberTable, peers: &Peers) -> Mem
 
 /// Updates `members` from the rows until `stop`, and enters this member's row again if it was removed. Fails if the rows are damaged, or of
 /// a newer version.
-pub async fn follow<C: CasRegister>(
-    register: C,
+pub async fn follow(
+    register: DynRegister,
     (request, peers): (JoinRequest, Peers),
     members: Members,
     stop: CancellationToken,
@@ -80,20 +80,20 @@ pub async fn follow<C: CasRegister>(
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            _ = look.tick() => {}
-            // The pause limits the rate of reads if nothing else triggers them.
-            () = members.asked_for() => {
-                look.reset();
-                tokio::time::sleep(MIN_READ_PAUSE).await;
-            }
+        () = stop.cancelled() => return Ok(()),
+        _ = look.tick() => {}
+        // The pause limits the rate of reads if nothing else triggers them.
+        () = members.asked_for() => {
+        look.reset();
+        tokio::time::sleep(MIN_READ_PAUSE).await;
+        }
         }
         match register.get().await {
             Ok(stored) => {
                 let mut table = MemberTable::decode(stored.as_ref())?;
                 if table.is_removed(request.row().0) {
                     tracing::warn!("this member was removed although it is running; adding its row again");
-                    match enter(&register, &request).await {
+                    match enter(&*register, &request).await {
                         Ok(entered) => table = entered,
                         Err(error) => tracing::warn!(
                             error = &error as &dyn std::error::Error,

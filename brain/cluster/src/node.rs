@@ -1,18 +1,18 @@
 //! The running store of a member: what lives as long as the process, whether the member leads or follows.
 
+use engine::rows::DynRows;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use super::engine::Engine;
 use ::watch::{History as _, HistoryError, Hub, PrevKv};
-use engine::log::{LogError, Unanswered};
+use engine::log::{DynLog, LogError, Unanswered};
 use store::commit_feed::{CommitEvent, CommitFeed};
 use store::history::LogHistory;
 use store::replica::Replica;
-use store::sequencer::SequencerOptions;
 use store::sequencer::command::QueueOwner;
+use store::sequencer::{DynSpaceQuota, Publish, SequencerOptions};
 use telemetry::metrics::Metrics;
 
 /// The bytes of history that are read for all watchers together when a term begins. Older history is read by each watcher.
@@ -25,13 +25,13 @@ const WATCH_CATCH_UP_TIMEOUT: Duration = Duration::from_secs(1);
 pub type EpochAnnouncer = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), LogError>> + Send + Sync>;
 
 /// The running store of a member, which leads or follows.
-pub struct Node<E: Engine> {
+pub struct Node {
     /// The log, which all members share if there are several.
-    pub log: E::Log,
+    pub log: DynLog,
     /// The rows.
-    pub rows: E::Rows,
+    pub rows: DynRows,
     /// The state in memory.
-    pub replica: Replica<E::Rows>,
+    pub replica: Replica,
     /// The queue of the sequencer, which takes it for the duration of a term.
     pub queue: QueueOwner,
     /// Publishes commits to watchers.
@@ -39,7 +39,7 @@ pub struct Node<E: Engine> {
     /// Publishes commits to followers.
     pub feed: CommitFeed,
     /// The space quota of the store.
-    pub space: E::Space,
+    pub space: DynSpaceQuota,
     /// Bounds of the write path.
     pub options: SequencerOptions,
     /// Announces the epoch once the barrier is placed, before earlier leases are waited out.
@@ -52,16 +52,16 @@ pub struct Node<E: Engine> {
     pub unanswered: Unanswered,
 }
 
-impl<E: Engine> Node<E> {
+impl Node {
     /// Returns what publishes the commits of a term, to watchers and to followers.
-    pub(crate) fn publisher(&self) -> impl FnMut(CommitEvent) + Send + 'static + use<E> {
+    pub(crate) fn publisher(&self) -> Publish {
         let (hub, feed) = (self.hub.clone(), self.feed.clone());
-        move |event| {
+        Box::new(move |event| {
             if let CommitEvent::Batch(batch) = &event {
                 hub.publish(batch.events.iter().cloned());
             }
             feed.send(event);
-        }
+        })
     }
 
     /// Publishes to watchers the commits in the log that they have not received, if these can be read at once; otherwise each

@@ -13,7 +13,6 @@ use super::Renewals;
 use crate::followers::Followers;
 use crate::forward::{LeaderRouter, Role};
 use crate::members::Members;
-use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::Member;
 use etcd_types::pb::peerpb as pb;
@@ -33,11 +32,11 @@ pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 const MESSAGE_MARGIN_BYTES: usize = 1 << 20;
 
 /// The service of a member. Only members connect to it: see [`proof`](super::peer_auth).
-pub struct PeerService<R: Rows> {
+pub struct PeerService {
     /// The cluster that followers must belong to.
     pub cluster_id: u64,
     /// The published state.
-    pub state: Arc<StoreState<R>>,
+    pub state: Arc<StoreState>,
     /// The feed of committed batches.
     pub feed: CommitFeed,
     /// The router to the leader.
@@ -59,7 +58,7 @@ pub struct PeerService<R: Rows> {
 }
 
 #[tonic::async_trait]
-impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
+impl pb::peer_server::Peer for PeerService {
     type FollowStream = Pin<Box<dyn Stream<Item = Result<pb::FollowResponse, Status>> + Send>>;
 
     async fn follow(&self, request: Request<pb::FollowRequest>) -> Result<Response<Self::FollowStream>, Status> {
@@ -92,42 +91,42 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
         let (mut roles, mut renewals) = (router.watch(), self.renewals.clone());
         renewals.mark_changed();
         let stream = try_stream! {
-            let (_entered, _active) = (entered, active);
-            yield committed(&state);
-            loop {
-                let next = tokio::select! {
-                    biased;
-                    () = stop.cancelled() => break,
-                    // Only a leader commits.
-                    over = roles.wait_for(|role| !matches!(role, Role::Leading(_) | Role::Transferring)) => { drop(over); break }
-                    Ok(()) = renewals.changed() => match &*renewals.borrow_and_update() {
-                        Some(record) => FollowEvent::Renewal(record.encode().into()),
-                        None => continue,
-                    },
-                    Ok(()) = members.changed() => FollowEvent::Members(members.borrow_and_update().values().cloned().collect()),
-                    event = commits.recv() => FollowEvent::Commit(event),
-                };
-                yield match next {
-                    FollowEvent::Renewal(renewal) => pb::FollowResponse { renewal, ..Default::default() },
-                    FollowEvent::Members(members) => pb::FollowResponse {
-                        members: Some(pb::Members { members }),
-                        ..Default::default()
-                    },
-                    FollowEvent::Commit(Ok(CommitEvent::Batch(CommittedBatch { first, next, payload: Some(payload), events })))
-                        if fits(&payload, &events) => pb::FollowResponse {
-                        batch: Some(pb::Batch {
-                            first: first.0,
-                            next: next.0,
-                            payload,
-                            superseded: superseded(&events),
-                        }),
-                        ..Default::default()
-                    },
-                    FollowEvent::Commit(Ok(CommitEvent::Batch(_)) | Err(RecvError::Lagged(_))) => committed(&state),
-                    FollowEvent::Commit(Ok(CommitEvent::Rows)) => pb::FollowResponse { rows: true, ..Default::default() },
-                    FollowEvent::Commit(Err(RecvError::Closed)) => break,
-                };
-            }
+        let (_entered, _active) = (entered, active);
+        yield committed(&state);
+        loop {
+        let next = tokio::select! {
+        biased;
+        () = stop.cancelled() => break,
+        // Only a leader commits.
+        over = roles.wait_for(|role| !matches!(role, Role::Leading(_) | Role::Transferring)) => { drop(over); break }
+        Ok(()) = renewals.changed() => match &*renewals.borrow_and_update() {
+        Some(record) => FollowEvent::Renewal(record.encode().into()),
+        None => continue,
+        },
+        Ok(()) = members.changed() => FollowEvent::Members(members.borrow_and_update().values().cloned().collect()),
+        event = commits.recv() => FollowEvent::Commit(event),
+        };
+        yield match next {
+        FollowEvent::Renewal(renewal) => pb::FollowResponse { renewal, ..Default::default() },
+        FollowEvent::Members(members) => pb::FollowResponse {
+        members: Some(pb::Members { members }),
+        ..Default::default()
+        },
+        FollowEvent::Commit(Ok(CommitEvent::Batch(CommittedBatch { first, next, payload: Some(payload), events })))
+        if fits(&payload, &events) => pb::FollowResponse {
+        batch: Some(pb::Batch {
+        first: first.0,
+        next: next.0,
+        payload,
+        superseded: superseded(&events),
+        }),
+        ..Default::default()
+        },
+        FollowEvent::Commit(Ok(CommitEvent::Batch(_)) | Err(RecvError::Lagged(_))) => committed(&state),
+        FollowEvent::Commit(Ok(CommitEvent::Rows)) => pb::FollowResponse { rows: true, ..Default::default() },
+        FollowEvent::Commit(Err(RecvError::Closed)) => break,
+        };
+        }
         };
         Ok(Response::new(Box::pin(stream)))
     }
@@ -151,7 +150,7 @@ enum FollowEvent {
     Members(Vec<Member>),
 }
 
-impl<R: Rows> PeerService<R> {
+impl PeerService {
     /// Succeeds only if this member leads with a valid lease.
     fn leading(&self) -> Result<(), Error> {
         match self.router.role() {
@@ -161,7 +160,7 @@ impl<R: Rows> PeerService<R> {
     }
 }
 
-fn committed<R: Rows>(state: &StoreState<R>) -> pb::FollowResponse {
+fn committed(state: &StoreState) -> pb::FollowResponse {
     pb::FollowResponse {
         committed: state.committed().0,
         ..Default::default()

@@ -93,12 +93,12 @@ impl PrefixOwner<'_> {
 }
 
 /// Returns true if the key prefix has an owner, no matter which.
-pub async fn is_owned<C: CasRegister>(register: &C) -> Result<bool, OwnerError> {
+pub async fn is_owned(register: &dyn CasRegister) -> Result<bool, OwnerError> {
     Ok(get(register).await?.is_some())
 }
 
 /// Claims the key prefix for this cluster, or verifies that it owns it. Returns the cluster's id.
-pub async fn claim<C: CasRegister>(register: &C, token: &str) -> Result<u64, OwnerError> {
+pub async fn claim(register: &dyn CasRegister, token: &str) -> Result<u64, OwnerError> {
     loop {
         if let Some(stored) = get(register).await? {
             let owner = PrefixOwner::parse(&stored)?;
@@ -115,7 +115,7 @@ pub async fn claim<C: CasRegister>(register: &C, token: &str) -> Result<u64, Own
 }
 
 /// Marks the key prefix of this cluster as being wiped: no member starts on it any more.
-pub async fn begin_wipe<C: CasRegister>(register: &C, token: &str) -> Result<(), OwnerError> {
+pub async fn begin_wipe(register: &dyn CasRegister, token: &str) -> Result<(), OwnerError> {
     loop {
         let stored = get(register).await?;
         let id = match &stored {
@@ -135,7 +135,7 @@ pub async fn begin_wipe<C: CasRegister>(register: &C, token: &str) -> Result<(),
 }
 
 /// Marks a key prefix without an owner as being restored into: no member starts on it before [`end_restore`].
-pub async fn begin_restore<C: CasRegister>(register: &C, token: &str) -> Result<(), OwnerError> {
+pub async fn begin_restore(register: &dyn CasRegister, token: &str) -> Result<(), OwnerError> {
     let marked = Bytes::from([&rand::random::<u64>().to_be_bytes(), RESTORING_MARK, token.as_bytes()].concat());
     loop {
         match get(register).await? {
@@ -150,7 +150,7 @@ pub async fn begin_restore<C: CasRegister>(register: &C, token: &str) -> Result<
 }
 
 /// Takes the mark of a restore back that has not written anything: the prefix has no owner again.
-pub async fn abandon_restore<C: CasRegister>(register: &C, token: &str) -> Result<(), OwnerError> {
+pub async fn abandon_restore(register: &dyn CasRegister, token: &str) -> Result<(), OwnerError> {
     loop {
         let Some(stored) = get(register).await? else {
             return Ok(());
@@ -167,7 +167,7 @@ pub async fn abandon_restore<C: CasRegister>(register: &C, token: &str) -> Resul
 }
 
 /// Says why a key prefix that is not empty cannot be restored into. Writes nothing: it may be of another program.
-pub async fn occupied<C: CasRegister>(register: &C) -> Result<OwnerError, OwnerError> {
+pub async fn occupied(register: &dyn CasRegister) -> Result<OwnerError, OwnerError> {
     let stored = get(register).await?;
     let mark = stored.and_then(|stored| Some(PrefixOwner::parse(&stored).ok()?.mark));
     Ok(match mark {
@@ -177,16 +177,16 @@ pub async fn occupied<C: CasRegister>(register: &C) -> Result<OwnerError, OwnerE
 }
 
 /// Returns true if a key prefix of this cluster is marked as being restored into.
-pub async fn is_restoring<C: CasRegister>(register: &C, token: &str) -> Result<bool, OwnerError> {
+pub async fn is_restoring(register: &dyn CasRegister, token: &str) -> Result<bool, OwnerError> {
     is_marked(register, token, PrefixUse::Restoring).await
 }
 
 /// Returns true if a key prefix of this cluster is marked as being wiped.
-pub async fn is_wiping<C: CasRegister>(register: &C, token: &str) -> Result<bool, OwnerError> {
+pub async fn is_wiping(register: &dyn CasRegister, token: &str) -> Result<bool, OwnerError> {
     is_marked(register, token, PrefixUse::Wiping).await
 }
 
-async fn is_marked<C: CasRegister>(register: &C, token: &str, mark: PrefixUse) -> Result<bool, OwnerError> {
+async fn is_marked(register: &dyn CasRegister, token: &str, mark: PrefixUse) -> Result<bool, OwnerError> {
     let Some(stored) = get(register).await? else {
         return Ok(false);
     };
@@ -196,7 +196,7 @@ async fn is_marked<C: CasRegister>(register: &C, token: &str, mark: PrefixUse) -
 }
 
 /// Hands a key prefix over to the members of this cluster. Fails if it is not marked as being restored into.
-pub async fn end_restore<C: CasRegister>(register: &C, token: &str) -> Result<(), OwnerError> {
+pub async fn end_restore(register: &dyn CasRegister, token: &str) -> Result<(), OwnerError> {
     loop {
         let stored = get(register).await?.ok_or(OwnerError::Foreign)?;
         let owner = PrefixOwner::parse(&stored)?;
@@ -211,13 +211,13 @@ pub async fn end_restore<C: CasRegister>(register: &C, token: &str) -> Result<()
     }
 }
 
-async fn get<C: CasRegister>(register: &C) -> Result<Option<Bytes>, OwnerError> {
+async fn get(register: &dyn CasRegister) -> Result<Option<Bytes>, OwnerError> {
     let stored = register.get().await.context("read the owner of the key prefix");
     stored.map_err(OwnerError::Unreachable)
 }
 
 /// Sets the register unless another writer won the race: the caller reads it again.
-async fn set<C: CasRegister>(register: &C, expected: Option<Bytes>, new: Vec<u8>) -> Result<(), OwnerError> {
+async fn set(register: &dyn CasRegister, expected: Option<Bytes>, new: Vec<u8>) -> Result<(), OwnerError> {
     match register.compare_and_set(expected, Some(new.into())).await {
         Cas::Swapped | Cas::Mismatch => Ok(()),
         Cas::Unknown(error) => Err(OwnerError::Unreachable(error.context("claim the key prefix"))),

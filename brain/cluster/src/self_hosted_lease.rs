@@ -9,7 +9,7 @@ use bytes::Bytes;
 use election::LeaseLock;
 use tracing::{debug, warn};
 
-use engine::rows::{Rows, RowsError, Snapshot};
+use engine::rows::RowsError;
 use etcd_types::types::KeyValue;
 use mvcc::op::Span;
 use mvcc::view::{View, successor};
@@ -52,7 +52,7 @@ impl SelfHostedLease {
 
     /// Checks before the member competes. A stored Lease of that name is another one only if the API server confirms it: the
     /// request is repeated until it answers. Fails with [`SelfHosted`], or if the rows fail.
-    pub async fn check_before<R: Rows>(&self, state: &StoreState<R>) -> anyhow::Result<()> {
+    pub async fn check_before(&self, state: &StoreState) -> anyhow::Result<()> {
         let (namespace, name) = self.0.place();
         let found = leases(&state.view(), namespace, name).await?;
         let Some(first) = found.first() else { return Ok(()) };
@@ -66,8 +66,8 @@ impl SelfHostedLease {
                     let error = format!("{:#}", anyhow::Error::from(error));
                     let pause = pauses.next_delay();
                     warn!(
-                        error, key, again_in = ?pause,
-                        "no answer from the API server of the lease, and a lease of that name is stored here: if it is the same lease, both wait for each other"
+                    error, key, again_in = ?pause,
+                    "no answer from the API server of the lease, and a lease of that name is stored here: if it is the same lease, both wait for each other"
                     );
                     tokio::time::sleep(pause).await;
                 }
@@ -77,7 +77,7 @@ impl SelfHostedLease {
 
     /// Checks again while this member leads: by then the Lease that it won, and everything written before, is known. Fails with
     /// [`SelfHosted`].
-    pub async fn check_leading<R: Rows>(&self, state: &StoreState<R>) -> Result<(), SelfHosted> {
+    pub async fn check_leading(&self, state: &StoreState) -> Result<(), SelfHosted> {
         let (namespace, name) = self.0.place();
         // The Lease was won by an answer that contained its UID.
         let Some(uid) = self.0.uid() else { return Ok(()) };
@@ -108,7 +108,7 @@ impl SelfHostedLease {
 
 /// Finds the stored objects that have the name of a Lease, under any prefix of an API server. Reads one key of each directory, not
 /// all keys: an API server's prefix is a directory of few levels, with one directory for each kind of object.
-async fn leases<S: Snapshot>(view: &View<S>, namespace: &str, name: &str) -> Result<Vec<KeyValue>, RowsError> {
+async fn leases(view: &View, namespace: &str, name: &str) -> Result<Vec<KeyValue>, RowsError> {
     let suffix = format!("/leases/{namespace}/{name}");
     let (mut found, mut asked) = (Vec::new(), BTreeSet::new());
     let mut from = Bytes::from_static(b"\0");
@@ -132,7 +132,7 @@ async fn leases<S: Snapshot>(view: &View<S>, namespace: &str, name: &str) -> Res
 }
 
 /// Returns the first key from `from` on.
-async fn first_key<S: Snapshot>(view: &View<S>, from: Bytes) -> Result<Option<Bytes>, RowsError> {
+async fn first_key(view: &View, from: Bytes) -> Result<Option<Bytes>, RowsError> {
     let rest = Span {
         key: from,
         end: Bytes::from_static(b"\0"),

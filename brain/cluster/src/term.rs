@@ -2,6 +2,7 @@
 //!
 //! Invariant: at most one term is in progress, and its tasks have ended before the next one begins.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -10,12 +11,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, instrument};
 
-use super::engine::Engine;
 use super::node::Node;
 use engine::LogAndRows;
-use engine::log::WatchedLog;
 use engine::log::frame::Candidate;
 use engine::log::writer::{WriteError, WriterOpenError};
+use engine::log::{DynLog, WatchedLog};
 use engine::rows::RowsError;
 use runtime::backoff::Backoff;
 use runtime::clock::since_boot;
@@ -61,14 +61,14 @@ pub struct TermNotifier {
 }
 
 /// A node that begins to lead, or leads.
-pub struct Term<E: Engine> {
+pub struct Term {
     /// The node, which is returned when the term ends.
-    pub node: Node<E>,
+    pub node: Node,
     /// The lock by which it leads.
     pub claim: LockClaim,
 }
 
-impl<E: Engine> Term<E> {
+impl Term {
     /// Leads until `stop`, then finishes queued requests and, if no other member can lead, flushes; or until `lost`, and then stops
     /// at once. Fails if log or rows fail or are damaged; the member cannot continue then.
     // The epoch is known once the barrier is placed.
@@ -78,13 +78,13 @@ impl<E: Engine> Term<E> {
         stop: &CancellationToken,
         lost: &CancellationToken,
         TermNotifier { placed, begun }: TermNotifier,
-    ) -> anyhow::Result<(Node<E>, TermEnd)> {
+    ) -> anyhow::Result<(Node, TermEnd)> {
         self.node.unanswered.clear();
         let opened = tokio::select! {
-            biased;
-            () = lost.cancelled() => return Ok((self.node, TermEnd::Lost)),
-            () = stop.cancelled() => return Ok((self.node, TermEnd::Stopped)),
-            opened = self.begin(placed) => opened,
+        biased;
+        () = lost.cancelled() => return Ok((self.node, TermEnd::Lost)),
+        () = stop.cancelled() => return Ok((self.node, TermEnd::Stopped)),
+        opened = self.begin(placed) => opened,
         };
         let Leadership {
             writer,
@@ -107,9 +107,11 @@ impl<E: Engine> Term<E> {
         let _gone = begun.send(());
         let state = self.node.replica.state().clone();
         let immutables = self.node.replica.immutables();
-        let (log, rows) = (self.node.log.clone(), self.node.rows.clone());
         let background = Flusher::new(
-            LogAndRows { log, rows },
+            LogAndRows {
+                log: self.node.log.clone(),
+                rows: self.node.rows.clone(),
+            },
             state,
             manifest,
             immutables,
@@ -123,8 +125,7 @@ impl<E: Engine> Term<E> {
         .over(stored)
         .paced(self.node.options.compaction);
         let publish = self.node.publisher();
-        let log = WatchedLog::new(self.node.log.clone(), self.node.unanswered.clone());
-        let rows = self.node.rows.clone();
+        let (log, rows) = (self.watched_log(), self.node.rows.clone());
         let sequencer = Sequencer::new(
             LogAndRows { log, rows },
             (self.node.replica, writer),
@@ -140,12 +141,12 @@ impl<E: Engine> Term<E> {
         let mut failed = None;
         let (replica, ended) = loop {
             tokio::select! {
-                biased;
-                ended = sequencer.end() => break ended.context("the sequencer")?,
-                ended = background.end(), if failed.is_none() => {
-                    failed = Some(ended.context("the flush")?);
-                    over.cancel();
-                }
+            biased;
+            ended = sequencer.end() => break ended.context("the sequencer")?,
+            ended = background.end(), if failed.is_none() => {
+            failed = Some(ended.context("the flush")?);
+            over.cancel();
+            }
             }
         };
         self.node.replica = replica;
@@ -156,10 +157,10 @@ impl<E: Engine> Term<E> {
         let flushed = match failed {
             Some(ended) => ended,
             None if in_order && self.node.lease.is_zero() => tokio::select! {
-                biased;
-                ended = background.end() => ended.context("the flush")?,
-                // The next start reads from the log what the rows lack.
-                () = lost.cancelled() => Ok(()),
+            biased;
+            ended = background.end() => ended.context("the flush")?,
+            // The next start reads from the log what the rows lack.
+            () = lost.cancelled() => Ok(()),
             },
             None if ended.as_ref().is_err_and(|error| error.is::<FlushEnded>()) => {
                 background.end().await.context("the flush")?
@@ -181,6 +182,11 @@ impl<E: Engine> Term<E> {
         }
     }
 
+    /// Returns the log; what it has not answered is recorded.
+    fn watched_log(&self) -> DynLog {
+        Arc::new(WatchedLog::new(self.node.log.clone(), self.node.unanswered.clone()))
+    }
+
     /// Becomes the only writer, with retries as long as storage is unreachable, and publishes to watchers what was committed in the
     /// meantime.
     async fn begin(&mut self, placed: oneshot::Sender<()>) -> anyhow::Result<Leadership> {
@@ -198,8 +204,7 @@ impl<E: Engine> Term<E> {
     }
 
     async fn try_begin(&mut self, placed: &mut Option<oneshot::Sender<()>>) -> anyhow::Result<Leadership> {
-        let (log, rows) = (&self.node.log, &self.node.rows);
-        let log = &WatchedLog::new(log.clone(), self.node.unanswered.clone());
+        let (log, rows) = (&self.watched_log(), &self.node.rows);
         let candidate = Candidate {
             member: self.node.options.member,
             lease: self.node.lease,

@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
@@ -191,6 +192,7 @@ fn changed(error: std::io::Error) -> LogError {
     }
 }
 
+#[async_trait]
 impl Log for FileLog {
     async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
         check_len(&record, Self::MAX_RECORD_LEN)?;

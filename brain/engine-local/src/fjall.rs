@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use ::fjall::{AbstractTree, Database, Keyspace, PersistMode};
 use arc_swap::ArcSwap;
+use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
@@ -40,7 +41,7 @@ use self::quota::RowsQuota;
 pub use self::snapshot::FjallSnapshot;
 use self::snapshot::LiveViews;
 pub use self::stored::StoredRows;
-use engine::rows::{RowChange, Rows, RowsError, StepSize, apply_in_turn, check_lengths};
+use engine::rows::{DynSnapshot, RowChange, Rows, RowsError, StepSize, apply_in_turn, check_lengths};
 use runtime::kill_points;
 
 mod backpressure;
@@ -245,10 +246,9 @@ impl FjallRows {
     }
 }
 
+#[async_trait]
 impl Rows for FjallRows {
-    type Snapshot = FjallSnapshot;
-
-    async fn snapshot(&self) -> Result<FjallSnapshot, RowsError> {
+    async fn snapshot(&self) -> Result<DynSnapshot, RowsError> {
         if let Ok(writer) = self.shared.writer.clone().try_lock_owned() {
             let shared = self.shared.clone();
             let (writer, is_idle) = guard::blocking(move || {
@@ -267,7 +267,7 @@ impl Rows for FjallRows {
             // Views are younger now: tables that only the older ones needed may go.
             self.shared.merger.ask();
         }
-        Ok(FjallSnapshot::clone(&self.shared.view.load()))
+        Ok(self.shared.view.load_full())
     }
 
     async fn fence(&self) -> Result<Option<Bytes>, RowsError> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -155,6 +156,7 @@ impl TikvRegister {
     }
 }
 
+#[async_trait]
 impl CasRegister for TikvRegister {
     async fn get(&self) -> anyhow::Result<Option<Bytes>> {
         let read = self.read(self.limits()).await?;

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
@@ -107,6 +108,7 @@ impl TikvLog {
     }
 }
 
+#[async_trait]
 impl Log for TikvLog {
     async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
         check_len(&record, MAX_RECORD_LEN)?;

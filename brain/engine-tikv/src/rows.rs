@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use self::snapshot::TikvSnapshot;
 use crate::{CallLimits, Error, FencedOutcome, FencedWrite, Mutation, Tikv};
-use engine::rows::{RowChange, Rows, RowsError, StepSize, check_lengths};
+use engine::rows::{DynSnapshot, RowChange, Rows, RowsError, StepSize, check_lengths};
 
 /// Reads at a timestamp. A lock that stays belongs to a dead or deposed writer, or to a change that takes very long. The transaction of such
 /// a lock is ended. If it was alive after all, its writer repeats it.
@@ -90,11 +91,10 @@ impl TikvRows {
     }
 }
 
+#[async_trait]
 impl Rows for TikvRows {
-    type Snapshot = TikvSnapshot;
-
-    async fn snapshot(&self) -> Result<TikvSnapshot, RowsError> {
-        TikvSnapshot::now(self.shared.clone()).await
+    async fn snapshot(&self) -> Result<DynSnapshot, RowsError> {
+        Ok(Arc::new(TikvSnapshot::now(self.shared.clone()).await?))
     }
 
     async fn fence(&self) -> Result<Option<Bytes>, RowsError> {

@@ -2,7 +2,13 @@
 //!
 //! A successful write proves that no other write came in between. An election needs nothing else of its storage.
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
 use bytes::Bytes;
+
+/// A register of any engine. Clones share it.
+pub type DynRegister = Arc<dyn CasRegister>;
 
 /// One value, or none, that several members read and replace.
 ///
@@ -11,21 +17,21 @@ use bytes::Bytes;
 /// 2. `compare_and_set` sets the value only if the register holds `expected` at that very moment.
 /// 3. `Swapped` and `Mismatch` are final. `Unknown` promises nothing: the value may have been set, or may yet be set as long as the
 ///    register holds `expected`; only `get` can resolve it, and only a value other than `expected` does.
-pub trait CasRegister: Clone + Send + Sync + 'static {
+#[async_trait]
+pub trait CasRegister: Send + Sync + 'static {
     /// Returns the value; `None` if there is none.
     /// # Errors
     /// The register cannot be reached.
-    fn get(&self) -> impl Future<Output = anyhow::Result<Option<Bytes>>> + Send;
+    async fn get(&self) -> anyhow::Result<Option<Bytes>>;
 
     /// Makes the next [`CasRegister::compare_and_set`] that expects `expected` quick, if it can: what it would do before it sends
     /// the new value is done now. Does not fail; the register is not changed.
-    fn prepare(&self, expected: Option<&Bytes>) -> impl Future<Output = ()> + Send {
+    async fn prepare(&self, expected: Option<&Bytes>) {
         let _ = expected;
-        std::future::ready(())
     }
 
     /// Sets the value to `new`, or removes it, if the register holds `expected`.
-    fn compare_and_set(&self, expected: Option<Bytes>, new: Option<Bytes>) -> impl Future<Output = Cas> + Send;
+    async fn compare_and_set(&self, expected: Option<Bytes>, new: Option<Bytes>) -> Cas;
 }
 
 /// The result of a [`CasRegister::compare_and_set`].
@@ -44,7 +50,7 @@ const SET_ATTEMPTS: u32 = 5;
 
 /// Sets the value of a register that no other member sets at the same time. Fails if the register cannot be reached, or if another member
 /// changes it.
-pub async fn set<C: CasRegister>(register: &C, new: Option<Bytes>) -> anyhow::Result<()> {
+pub async fn set(register: &dyn CasRegister, new: Option<Bytes>) -> anyhow::Result<()> {
     let mut failed = None;
     for _ in 0..SET_ATTEMPTS {
         let stored = register.get().await?;

@@ -1,12 +1,14 @@
 //! A log and rows that ask a test before each request, and say afterwards what came of it. Hooks do nothing unless a test says more.
 
 use std::future::{Future, ready};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::log::{AppendError, Log, LogError, LogId, Slot};
-use crate::rows::{Page, RowChange, Rows, RowsError, Scan, Snapshot, StepSize};
+use crate::rows::{DynSnapshot, Page, RowChange, Rows, RowsError, Scan, Snapshot, StepSize};
 
 /// Hooks around requests to rows.
 pub trait RowsHooks: Clone + Send + Sync + 'static {
@@ -73,9 +75,8 @@ pub struct HookedRows<R, H> {
 }
 
 /// A snapshot of [`HookedRows`].
-#[derive(Debug, Clone)]
-pub struct HookedSnapshot<S, H> {
-    snapshot: S,
+pub struct HookedSnapshot<H> {
+    snapshot: DynSnapshot,
     hooks: H,
 }
 
@@ -86,15 +87,14 @@ impl<R, H> HookedRows<R, H> {
     }
 }
 
+#[async_trait]
 impl<R: Rows, H: RowsHooks> Rows for HookedRows<R, H> {
-    type Snapshot = HookedSnapshot<R::Snapshot, H>;
-
-    async fn snapshot(&self) -> Result<Self::Snapshot, RowsError> {
+    async fn snapshot(&self) -> Result<DynSnapshot, RowsError> {
         self.hooks.before_snapshot().await;
-        Ok(HookedSnapshot {
+        Ok(Arc::new(HookedSnapshot {
             snapshot: self.rows.snapshot().await?,
             hooks: self.hooks.clone(),
-        })
+        }))
     }
 
     async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
@@ -175,7 +175,8 @@ impl<R: Rows, H: RowsHooks> Rows for HookedRows<R, H> {
     }
 }
 
-impl<S: Snapshot, H: RowsHooks> Snapshot for HookedSnapshot<S, H> {
+#[async_trait]
+impl<H: RowsHooks> Snapshot for HookedSnapshot<H> {
     async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
         self.snapshot.fence().await
     }
@@ -242,6 +243,7 @@ impl<L, H> HookedLog<L, H> {
     }
 }
 
+#[async_trait]
 impl<L: Log, H: LogHooks> Log for HookedLog<L, H> {
     async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
         self.hooks.before_append(slot).await;

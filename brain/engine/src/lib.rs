@@ -10,11 +10,26 @@ pub mod hooked;
 pub mod log;
 pub mod rows;
 
-/// The log and the rows of one store.
-#[derive(Debug, Clone)]
-pub struct LogAndRows<L, R> {
+use std::sync::Arc;
+
+use log::{DynLog, Log};
+use rows::{DynRows, Rows};
+
+/// The log and the rows of one store. Clones share both.
+#[derive(Clone)]
+pub struct LogAndRows {
     /// The log.
-    pub log: L,
+    pub log: DynLog,
     /// The rows.
-    pub rows: R,
+    pub rows: DynRows,
+}
+
+impl LogAndRows {
+    /// The log and the rows of any engine.
+    pub fn new(log: impl Log, rows: impl Rows) -> Self {
+        Self {
+            log: Arc::new(log),
+            rows: Arc::new(rows),
+        }
+    }
 }

@@ -5,7 +5,9 @@
 //! ([`MemLog::keeping`]). For a log in files a lock excludes a second writer, and barriers are destroyed with their segment.
 
 use std::fmt;
+use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use self::faulty::{Fault, Faulty};
@@ -60,6 +62,9 @@ pub struct LogOrigin {
     pub last: Slot,
 }
 
+/// A log of any engine. Clones share it.
+pub type DynLog = Arc<dyn Log>;
+
 /// A sequence of slots, each written at most once.
 ///
 /// Laws, proved for every implementation by `log::laws`:
@@ -70,27 +75,28 @@ pub struct LogOrigin {
 /// 4. Slots may be appended in any order and may stay free; a free slot does not hide a later one from `read`.
 /// 5. The watermark only moves forward, is durable before `raise_watermark` returns, and no slot at or above it is ever destroyed.
 ///    A destroyed slot reads as a free one.
-pub trait Log: Clone + Send + Sync + 'static {
+#[async_trait]
+pub trait Log: Send + Sync + 'static {
     /// Writes `record` to `slot` and returns when it is durable. `record` must not be empty nor longer than
     /// [`Log::max_record_len`].
-    fn append(&self, slot: Slot, record: Bytes) -> impl Future<Output = Result<(), AppendError>> + Send;
+    async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError>;
 
     /// Returns taken slots at or after `from` in ascending order: at least one if there is any, and then as many as fit into
     /// `max_bytes`. An empty result means that no slot from `from` on is taken.
-    fn read(&self, from: Slot, max_bytes: usize) -> impl Future<Output = Result<Vec<(Slot, Bytes)>, LogError>> + Send;
+    async fn read(&self, from: Slot, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError>;
 
     /// Returns the slot below which everything may have been destroyed.
-    fn watermark(&self) -> impl Future<Output = Result<Slot, LogError>> + Send;
+    async fn watermark(&self) -> Result<Slot, LogError>;
 
     /// Moves the watermark forward to `to`; does nothing if it is already there or further.
-    fn raise_watermark(&self, to: Slot) -> impl Future<Output = Result<(), LogError>> + Send;
+    async fn raise_watermark(&self, to: Slot) -> Result<(), LogError>;
 
     /// Destroys slots below the watermark, as many as the engine can cheaply; the rest remains for a later call. Returns true if another
     /// call would destroy more at once.
-    fn destroy_below_watermark(&self) -> impl Future<Output = Result<bool, LogError>> + Send;
+    async fn destroy_below_watermark(&self) -> Result<bool, LogError>;
 
     /// Releases space that was allocated for future records.
-    fn shrink(&self) -> impl Future<Output = Result<(), LogError>> + Send;
+    async fn shrink(&self) -> Result<(), LogError>;
 
     /// Returns the log's id if it can be confused with another log, because it is not in one store with the rows.
     fn id(&self) -> Option<LogId>;

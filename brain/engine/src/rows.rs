@@ -1,12 +1,20 @@
 //! Rows: an ordered map of bytes with snapshots; the materialised log. It knows nothing of etcd.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 
 #[cfg(any(test, feature = "laws"))]
 pub mod laws;
 pub mod mem;
+
+/// Rows of any engine. Clones share them.
+pub type DynRows = Arc<dyn Rows>;
+
+/// A snapshot of any engine. Clones share it.
+pub type DynSnapshot = Arc<dyn Snapshot>;
 
 /// An ordered map from bytes to bytes that trails the log.
 ///
@@ -25,51 +33,40 @@ pub mod mem;
 ///    each of them completely. It does not change the fence, and has no effect once the fence is another one.
 /// 7. When `take_over` returns, nothing that was begun before is still in progress, and no `apply` or `apply_parallel` that expects
 ///    an older fence than the stored one will ever take effect.
-pub trait Rows: Clone + Send + Sync + 'static {
-    /// A consistent view of all rows.
-    type Snapshot: Snapshot;
-
+#[async_trait]
+pub trait Rows: Send + Sync + 'static {
     /// Returns a view of the current rows.
-    fn snapshot(&self) -> impl Future<Output = Result<Self::Snapshot, RowsError>> + Send;
+    async fn snapshot(&self) -> Result<DynSnapshot, RowsError>;
 
     /// Returns the fence as last applied; `None` in a fresh map.
-    fn fence(&self) -> impl Future<Output = Result<Option<Bytes>, RowsError>> + Send;
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError>;
 
     /// Writes `changes` and the new `fence` in one step, if the stored fence is `expected`.
-    fn apply(
-        &self,
-        expected: Option<Bytes>,
-        fence: Bytes,
-        changes: Vec<RowChange>,
-    ) -> impl Future<Output = Result<(), RowsError>> + Send;
+    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<RowChange>) -> Result<(), RowsError>;
 
     /// Writes steps whose order does not matter, guarded by a `fence` that does not change; no row occurs in two of them. No other
     /// writer writes in the meantime: several of them may be in progress at once.
-    fn apply_parallel(
-        &self,
-        fence: Bytes,
-        steps: Vec<Vec<RowChange>>,
-    ) -> impl Future<Output = Result<(), RowsError>> + Send;
+    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<RowChange>>) -> Result<(), RowsError>;
 
     /// Ends everything that an older writer left unfinished. A new writer calls this before it writes its first fence.
-    fn take_over(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
+    async fn take_over(&self) -> Result<(), RowsError>;
 
     /// Returns true if no other process can write the rows, whatever the fence says: it need not be written before the first change.
     fn is_exclusive(&self) -> bool;
 
     /// Returns when everything applied so far is durable.
-    fn sync(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
+    async fn sync(&self) -> Result<(), RowsError>;
 
     /// Reclaims space that overwritten or deleted rows occupy, if the engine can do more of that than it does by itself. Writes may
     /// wait in the meantime.
-    fn compact(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
+    async fn compact(&self) -> Result<(), RowsError>;
 
     /// Returns the age at which a snapshot should be replaced; `None` if it stays valid for ever.
     fn renew_after(&self) -> Option<Duration>;
 
     /// Returns once views should be renewed even earlier, because work waits until older views release what they hold. Never returns if
     /// no such work exists.
-    fn renewal_asked(&self) -> impl Future<Output = ()> + Send;
+    async fn renewal_asked(&self);
 
     /// Returns the recommended upper limit of one `apply`. It accepts more, but no faster.
     fn step(&self) -> StepSize;
@@ -99,7 +96,7 @@ pub trait Rows: Clone + Send + Sync + 'static {
 }
 
 /// Writes steps one after the other: [`Rows::apply_parallel`] of an engine that gains nothing by more.
-pub async fn apply_in_turn<R: Rows>(rows: &R, fence: Bytes, steps: Vec<Vec<RowChange>>) -> Result<(), RowsError> {
+pub async fn apply_in_turn(rows: &dyn Rows, fence: Bytes, steps: Vec<Vec<RowChange>>) -> Result<(), RowsError> {
     for step in steps {
         rows.apply(Some(fence.clone()), fence.clone(), step).await?;
     }
@@ -117,32 +114,28 @@ pub enum RowChange {
 }
 
 /// A consistent view of rows. Cheap to clone; the last clone dropped releases it.
-pub trait Snapshot: Clone + Send + Sync + 'static {
+#[async_trait]
+pub trait Snapshot: Send + Sync + 'static {
     /// Returns the fence of the snapshot; `None` in a fresh map.
-    fn fence(&self) -> impl Future<Output = Result<Option<Bytes>, RowsError>> + Send;
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError>;
 
     /// Returns the value of one row.
-    fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Bytes>, RowsError>> + Send;
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError>;
 
     /// Returns the values of many rows, in the order of `keys`.
-    fn multi_get(&self, keys: &[Bytes]) -> impl Future<Output = Result<Vec<Option<Bytes>>, RowsError>> + Send;
+    async fn multi_get(&self, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>, RowsError>;
 
     /// Returns rows of a range in ascending or descending order. Stops when `scan.max_rows` rows or `scan.max_bytes` bytes are
     /// reached, whichever comes first, but never before the first row. If both limits allow more rows, the range is done, and
     /// [`Page::done`] is set.
-    fn scan(&self, scan: Scan) -> impl Future<Output = Result<Page, RowsError>> + Send;
+    async fn scan(&self, scan: Scan) -> Result<Page, RowsError>;
 
     /// Returns true if a scan of rows with long values costs much less than a scan of short ones and a get for each long one.
     fn scans_values(&self) -> bool;
 
     /// Returns up to `parts - 1` keys strictly inside `(from, to)`, ascending, that split the range into parts of roughly equal
     /// size; fewer, or none, if the engine cannot determine them. `to` of `None` is the end of the map.
-    fn split_points(
-        &self,
-        from: &[u8],
-        to: Option<&[u8]>,
-        parts: usize,
-    ) -> impl Future<Output = Result<Vec<Bytes>, RowsError>> + Send;
+    async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError>;
 }
 
 /// The range to scan.

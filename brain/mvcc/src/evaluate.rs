@@ -25,7 +25,7 @@ use crate::key_filter::KeyHash;
 use crate::lease::Leases;
 use crate::memtable;
 use crate::memtable::MemtableSet;
-use engine::rows::{Order, RowsError, Snapshot};
+use engine::rows::{Order, RowsError};
 use etcd_types::errors::Error;
 use etcd_types::types::{KeyValue, LeaseId, Prev, Revision};
 use runtime::budget::Meter;
@@ -131,8 +131,8 @@ impl From<EvaluateError> for ViewError {
 }
 
 /// Evaluates a txn that changes nothing, as of a view. [`ViewError::Refused`] holds the client's error.
-pub async fn read_only<S: Snapshot>(
-    view: &Arc<View<S>>,
+pub async fn read_only(
+    view: &Arc<View>,
     leases: &Mutex<Leases>,
     txn: &TxnOp,
     budget: FetchBudget,
@@ -155,8 +155,8 @@ pub async fn read_only<S: Snapshot>(
 
 /// The branches that a txn takes as of a view: true where its compares hold, then the same of each nested txn of that branch.
 /// [`ViewError::Refused`] holds the client's error.
-pub async fn chosen<S: Snapshot>(
-    view: &Arc<View<S>>,
+pub async fn chosen(
+    view: &Arc<View>,
     leases: &Mutex<Leases>,
     txn: &TxnOp,
     budget: FetchBudget,
@@ -183,12 +183,7 @@ fn chosen_ranges<'b>(txn: &'b TxnOp, path: &mut Iter<'_, bool>, ranges: &mut Vec
 
 impl<'a> Evaluator<'a> {
     /// The state that a view shows.
-    fn of_view<S>(
-        view: &'a View<S>,
-        fetched: &'a Fetched,
-        leases: &'a Mutex<Leases>,
-        overlay: &'a mut Overlay,
-    ) -> Self {
+    fn of_view(view: &'a View, fetched: &'a Fetched, leases: &'a Mutex<Leases>, overlay: &'a mut Overlay) -> Self {
         Self {
             memtables: &view.memtables,
             at: view.revision,

@@ -21,7 +21,6 @@ use super::op::{CompareTarget, Op, RangeOp, RangeResult, Span, TxnOp};
 use super::view::{View, ViewError};
 use crate::key_filter::KeyHash;
 use crate::memtable::MemtableSet;
-use engine::rows::Snapshot;
 use etcd_types::errors::Error;
 use etcd_types::types::{KeyValue, Prev, Revision};
 
@@ -111,7 +110,7 @@ pub struct FetchNeeds {
 impl FetchNeeds {
     /// All reads that a write may need beside what a view has in memory.
     #[must_use]
-    pub fn of<S>(op: &Op, view: &View<S>) -> Self {
+    pub fn of(op: &Op, view: &View) -> Self {
         let mut needs = Self::default();
         needs.add(op, view);
         needs
@@ -119,7 +118,7 @@ impl FetchNeeds {
 
     /// The reads that a txn is expected to need, where its compares choose these [branches](super::evaluate::chosen).
     #[must_use]
-    pub fn expected<S>(txn: &TxnOp, path: &[bool], view: &View<S>) -> Self {
+    pub fn expected(txn: &TxnOp, path: &[bool], view: &View) -> Self {
         let mut needs = Self {
             extent: Extent::Expected,
             ..Self::default()
@@ -129,13 +128,13 @@ impl FetchNeeds {
     }
 
     /// Adds the reads for the deletion of a key.
-    pub fn add_key<S>(&mut self, key: &Bytes, view: &View<S>) {
+    pub fn add_key(&mut self, key: &Bytes, view: &View) {
         self.point(key, false, view);
     }
 
     /// The reads for the compares of a txn, nested ones included.
     #[must_use]
-    pub fn of_compares<S>(txn: &TxnOp, view: &View<S>) -> Self {
+    pub fn of_compares(txn: &TxnOp, view: &View) -> Self {
         let mut needs = Self::default();
         needs.compares(txn, view);
         needs
@@ -143,13 +142,13 @@ impl FetchNeeds {
 
     /// Returns the fetched state if the view has everything that is needed in memory.
     #[must_use]
-    pub fn in_memory<S>(&self, view: &View<S>) -> Option<Fetched> {
+    pub fn in_memory(&self, view: &View) -> Option<Fetched> {
         let is_all =
             self.points.is_empty() && self.spans.is_empty() && self.ranges.is_empty() && self.unpublished.is_none();
         is_all.then(|| Fetched::of(view, self.extent))
     }
 
-    fn add_chosen<S>(&mut self, txn: &TxnOp, path: &mut Iter<'_, bool>, view: &View<S>) {
+    fn add_chosen(&mut self, txn: &TxnOp, path: &mut Iter<'_, bool>, view: &View) {
         self.compares_of(txn, view);
         let holds = path.next().copied().unwrap_or(false);
         for op in txn.branch(holds) {
@@ -160,7 +159,7 @@ impl FetchNeeds {
         }
     }
 
-    fn add<S>(&mut self, op: &Op, view: &View<S>) {
+    fn add(&mut self, op: &Op, view: &View) {
         match op {
             Op::Put(put) => self.point(&put.key, put.prev_kv || put.ignore_value, view),
             Op::Delete(delete) if delete.span.is_point() => self.point(&delete.span.key, delete.prev_kv, view),
@@ -190,7 +189,7 @@ impl FetchNeeds {
         }
     }
 
-    fn compares<S>(&mut self, txn: &TxnOp, view: &View<S>) {
+    fn compares(&mut self, txn: &TxnOp, view: &View) {
         self.compares_of(txn, view);
         for op in txn.success.iter().chain(&txn.failure) {
             if let Op::Txn(nested) = op {
@@ -199,7 +198,7 @@ impl FetchNeeds {
         }
     }
 
-    fn compares_of<S>(&mut self, txn: &TxnOp, view: &View<S>) {
+    fn compares_of(&mut self, txn: &TxnOp, view: &View) {
         for compare in &txn.compares {
             let values = matches!(compare.target, CompareTarget::Value(_));
             if compare.span.is_point() {
@@ -210,7 +209,7 @@ impl FetchNeeds {
         }
     }
 
-    fn point<S>(&mut self, key: &Bytes, value: bool, view: &View<S>) {
+    fn point(&mut self, key: &Bytes, value: bool, view: &View) {
         if let Some(is_needed) = self.points.get_mut(key) {
             *is_needed |= value;
         } else if view.memtables.get(key, view.revision).is_none() {
@@ -228,10 +227,10 @@ impl FetchNeeds {
     }
 
     /// Reads the needed rows, as of a view's revision. `newest` returns the newest view.
-    pub async fn fetch<S: Snapshot>(
+    pub async fn fetch(
         self,
-        view: &View<S>,
-        newest: impl Fn() -> Arc<View<S>>,
+        view: &View,
+        newest: impl Fn() -> Arc<View>,
         budget: FetchBudget,
     ) -> Result<Fetched, ViewError> {
         let slow = budget.slow.clone();
@@ -251,10 +250,10 @@ impl FetchNeeds {
         reading.await
     }
 
-    async fn read<S: Snapshot>(
+    async fn read(
         self,
-        view: &View<S>,
-        newest: impl Fn() -> Arc<View<S>>,
+        view: &View,
+        newest: impl Fn() -> Arc<View>,
         mut budget: FetchBudget,
     ) -> Result<Fetched, ViewError> {
         let mut fetched = Fetched::of(view, self.extent);
@@ -301,8 +300,8 @@ impl FetchNeeds {
 
 /// Reads points that are not in memory, each as of the view's revision. Values that no request needs are read as well if `wanted` is
 /// `all` of the points and these values are small. Everything is charged before it is read, except for a single value.
-async fn read_points<S: Snapshot>(
-    view: &View<S>,
+async fn read_points(
+    view: &View,
     wanted: &[(Bytes, bool)],
     all: bool,
     budget: &mut FetchBudget,
@@ -399,7 +398,7 @@ struct FetchedData {
 
 impl Fetched {
     /// Nothing but what a view has in memory.
-    fn of<S>(view: &View<S>, extent: Extent) -> Self {
+    fn of(view: &View, extent: Extent) -> Self {
         Self {
             revision: view.revision,
             memtables: view.memtables.clone(),
@@ -428,7 +427,7 @@ impl Fetched {
     }
 
     /// Adds newer memtables, so that the result of a long read is still usable.
-    fn extend<S>(&mut self, newest: &View<S>) {
+    fn extend(&mut self, newest: &View) {
         if newest.rows_revision <= self.through() && !Arc::ptr_eq(self.memtables.active(), newest.memtables.active()) {
             self.memtables = newest.memtables.over(&self.memtables);
         }
@@ -469,10 +468,10 @@ impl Fetched {
     }
 
     /// Adds ranges at the revision of the view that this was read from.
-    pub async fn read_ranges<'a, S: Snapshot>(
+    pub async fn read_ranges<'a>(
         &mut self,
         ranges: impl Iterator<Item = &'a RangeOp>,
-        view: &View<S>,
+        view: &View,
     ) -> Result<(), ViewError> {
         let more = self.more.get_or_insert_default();
         for range in ranges {

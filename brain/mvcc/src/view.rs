@@ -16,7 +16,7 @@ use super::row::{KeyMeta, decode_index, decode_object, size_of};
 use super::select::select;
 use crate::keys;
 use crate::memtable::{MemtableSet, Version};
-use engine::rows::{Order, RowsError, Scan, Snapshot};
+use engine::rows::{DynSnapshot, Order, RowsError, Scan};
 use etcd_types::errors::Error;
 use etcd_types::types::{KeyValue, Revision};
 use runtime::budget::Meter;
@@ -35,8 +35,8 @@ const SCAN_PAGE_BYTES: usize = 256 << 10;
 const MAX_INDEX_CATCH_UP_STEPS: usize = 1_024;
 
 /// The view of reads.
-#[derive(Debug, Clone)]
-pub struct View<S> {
+#[derive(Clone)]
+pub struct View {
     /// The newest revision.
     pub revision: Revision,
     /// Reads below it are refused; -1 before the first compaction.
@@ -44,7 +44,7 @@ pub struct View<S> {
     /// Versions that are not in `rows`.
     pub memtables: MemtableSet,
     /// Everything that is not in `memtables`.
-    pub rows: S,
+    pub rows: DynSnapshot,
     /// The newest revision that may be in `rows`.
     pub rows_revision: Revision,
     /// Lists that are read page by page.
@@ -66,7 +66,7 @@ pub enum ViewError {
     Rows(#[from] RowsError),
 }
 
-impl<S: Snapshot> View<S> {
+impl View {
     /// Returns the revision that a request for `revision` reads at, or [`Error::FutureRev`] or [`Error::Compacted`].
     pub fn resolve(&self, revision: Revision) -> Result<Revision, Error> {
         let at = if revision <= 0 { self.revision } else { revision };
@@ -276,12 +276,12 @@ impl<S: Snapshot> View<S> {
         if let Some(count) = indexed.filter(|count| *count != read) {
             self.key_index.discard();
             tracing::error!(
-                from = %span.key.escape_ascii(),
-                to = %span.end.escape_ascii(),
-                revision = at,
-                count,
-                read,
-                "the index of keys is wrong and will be rebuilt: earlier counts may have been wrong"
+            from = %span.key.escape_ascii(),
+            to = %span.end.escape_ascii(),
+            revision = at,
+            count,
+            read,
+            "the index of keys is wrong and will be rebuilt: earlier counts may have been wrong"
             );
         }
         read
@@ -315,17 +315,17 @@ impl<S: Snapshot> View<S> {
     }
 
     /// Walks a span in key order at a revision that [`View::resolve`] gave. Without `values` they are empty.
-    pub fn cursor<'a>(&'a self, span: &Span, at: Revision, values: bool) -> Cursor<'a, S> {
+    pub fn cursor<'a>(&'a self, span: &Span, at: Revision, values: bool) -> Cursor<'a> {
         Cursor::new(self, span, at, values)
     }
 
     /// Walks all versions of all keys up to a revision that [`View::resolve`] returned.
-    pub fn versions(&self, at: Revision) -> VersionWalk<'_, S> {
+    pub fn versions(&self, at: Revision) -> VersionWalk<'_> {
         self.versions_from(&[], at)
     }
 
     /// The same from a key on.
-    pub fn versions_from(&self, key: &[u8], at: Revision) -> VersionWalk<'_, S> {
+    pub fn versions_from(&self, key: &[u8], at: Revision) -> VersionWalk<'_> {
         VersionWalk::new(self, key, at)
     }
 

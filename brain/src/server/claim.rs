@@ -31,7 +31,7 @@ pub(super) struct PrefixClaim<C> {
 }
 
 /// Waits until it is certain that no restore or import fills the key prefix. Returns the register's value. Fails if one does.
-pub(super) async fn unused<C: CasRegister>(register: &C) -> anyhow::Result<Option<Bytes>> {
+pub(super) async fn unused(register: &dyn CasRegister) -> anyhow::Result<Option<Bytes>> {
     let read = async || {
         let began = Instant::now();
         let found = register.get().await.context("read the claim of a restore or import")?;
@@ -169,9 +169,9 @@ mod tests {
         let (first, second) = (PrefixClaim::new(register.clone()), PrefixClaim::new(register.clone()));
         first.take().await.unwrap();
         tokio::select! {
-            biased;
-            lost = first.keep() => panic!("{lost}"),
-            taken = second.take() => assert!(taken.unwrap_err().to_string().contains("is using the key prefix")),
+        biased;
+        lost = first.keep() => panic!("{lost}"),
+        taken = second.take() => assert!(taken.unwrap_err().to_string().contains("is using the key prefix")),
         }
         // It was killed.
         second.take().await.unwrap();
@@ -183,6 +183,7 @@ mod tests {
     #[derive(Clone)]
     struct Slow(MemRegister);
 
+    #[async_trait::async_trait]
     impl CasRegister for Slow {
         async fn get(&self) -> anyhow::Result<Option<Bytes>> {
             tokio::time::sleep(Duration::from_secs(4)).await;
@@ -201,9 +202,9 @@ mod tests {
         let (first, other) = (PrefixClaim::new(Slow(register.clone())), Slow(register));
         first.take().await.unwrap();
         tokio::select! {
-            biased;
-            lost = first.keep() => panic!("{lost}"),
-            seen = unused(&other) => assert!(seen.unwrap_err().to_string().contains("is using the key prefix")),
+        biased;
+        lost = first.keep() => panic!("{lost}"),
+        seen = unused(&other) => assert!(seen.unwrap_err().to_string().contains("is using the key prefix")),
         }
     }
 

@@ -1,6 +1,7 @@
 //! `kubebrain debug`: opens a store read-only, and prints a part of it.
 
 use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
 
 use crate::data_dir::{LOG_DIR, LockedDataDir, ROWS_DIR};
 use crate::flags::{Config, Dump, Dumped, Storage, TikvOptions};
@@ -26,9 +27,9 @@ pub(crate) async fn run(config: &Config, dump: &Dump, mut life: Lifecycle) -> an
         }
     };
     let printed = tokio::select! {
-        biased;
-        () = leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
-        printed = Box::pin(print) => printed,
+    biased;
+    () = leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
+    printed = Box::pin(print) => printed,
     };
     life.end().await?;
     // The lines printed before an error are flushed, too.
@@ -44,7 +45,7 @@ async fn embedded<W: Write>(config: &Config, dump: &Dump, lines: &mut DumpLines<
     let dir = LockedDataDir::at(&config.data_dir)?;
     if dump.what == Dumped::Log {
         let log = StoredLog::open(&dir.path().join(LOG_DIR)).context("open the log")?;
-        return dump::log(&log, lines).await;
+        return dump::log(Arc::new(log), lines).await;
     }
     let rows = StoredRows::open(&dir.path().join(ROWS_DIR)).context("open the rows")?;
     if let Some(cut) = rows.cut() {
@@ -71,13 +72,13 @@ async fn tikv<W: Write>(
         options.key_prefix
     );
     if dump.what == Dumped::Log {
-        return dump::log(&TikvLog::keeping(tikv, is_barrier), lines).await;
+        return dump::log(Arc::new(TikvLog::keeping(tikv, is_barrier)), lines).await;
     }
     let rows = TikvRows::new(tikv).snapshot().await?;
-    print_rows(&rows, dump, lines).await
+    print_rows(&*rows, dump, lines).await
 }
 
-async fn print_rows<W: Write>(rows: &impl Snapshot, dump: &Dump, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
+async fn print_rows<W: Write>(rows: &dyn Snapshot, dump: &Dump, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
     match dump.what {
         Dumped::Manifest => dump::manifest(rows.fence().await?, lines),
         Dumped::Rows | Dumped::Log => dump::rows(rows, dump, lines).await,

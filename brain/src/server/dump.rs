@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::flags::Dump;
 use engine::log::reader::{LogEntry, Reader};
-use engine::log::{Log, Slot};
+use engine::log::{DynLog, Slot};
 use engine::rows::{Order, Scan, Snapshot};
 use mvcc::auth::{AUTH_ROW, AuthRow, Role, User};
 use mvcc::keys::{self, RowRange};
@@ -67,7 +67,7 @@ impl<W: Write> DumpLines<W> {
 
 /// Prints barriers and batches from the watermark on, then records that are not known to be committed. Fails if the log cannot be
 /// read, if records are invalid, or if `lines` cannot be written.
-pub(super) async fn log<L: Log, W: Write>(log: &L, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
+pub(super) async fn log<W: Write>(log: DynLog, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
     let watermark = log.watermark().await?;
     let mut reader = Reader::seek(log.clone(), watermark).await?;
     while !lines.is_full() {
@@ -134,7 +134,7 @@ fn batch((slot, next): (Slot, Slot), epoch: u64, payload: Bytes) -> anyhow::Resu
 
 /// Prints rows in the order of their keys. Fails if the rows cannot be read, if a row is not one that a brain writes, or if `lines`
 /// cannot be written.
-pub(super) async fn rows<S: Snapshot, W: Write>(rows: &S, dump: &Dump, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
+pub(super) async fn rows<W: Write>(rows: &dyn Snapshot, dump: &Dump, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
     for range in ranges(&dump.prefix) {
         let mut from = range.from;
         while !lines.is_full() {
@@ -264,9 +264,9 @@ fn row(row: &Bytes, value: &Bytes, dump: &Dump) -> anyhow::Result<Option<Vec<Dum
             let stored = Role::decode(value.clone()).with_context(what)?;
             let permissions = stored.permissions.iter().map(|permission| {
                 json!({
-                    "kind": permission.kind,
-                    "key": text(&permission.key),
-                    "range_end": text(&permission.range_end),
+                "kind": permission.kind,
+                "key": text(&permission.key),
+                "range_end": text(&permission.range_end),
                 })
             });
             vec![
@@ -321,10 +321,10 @@ pub(super) fn manifest<W: Write>(stored: Option<Bytes>, lines: &mut DumpLines<W>
         (
             "sizes",
             json!({
-                "written": sizes.written,
-                "deleted": sizes.deleted,
-                "logged": sizes.logged,
-                "dropped": sizes.dropped,
+            "written": sizes.written,
+            "deleted": sizes.deleted,
+            "logged": sizes.logged,
+            "dropped": sizes.dropped,
             }),
         ),
         ("bytes", json!(size)),

@@ -9,14 +9,13 @@ use crate::server::disk_space;
 use crate::server::quota::DiskSpace;
 use crate::server::services as member;
 use anyhow::Context as _;
-use cluster::engine::Engine;
 use cluster::forward::Role;
 use cluster::lock::{ElectionLock, StorageLock};
 use cluster::members::Members;
 use election::Config as ElectionConfig;
 use engine::LogAndRows;
 use engine::cas_register::mem::MemRegister;
-use engine::log::{Log as _, LogId, LogObserver, LogOrigin, Slot};
+use engine::log::{LogId, LogObserver, LogOrigin, Slot};
 use engine_local::files::FileLog;
 use engine_local::fjall::FjallRows;
 use net::http::member::{StorageInUse, StoredFormats};
@@ -29,22 +28,12 @@ use crate::server::engine::{HeaderIds, OpenEngine, quota};
 use crate::server::run::{ClientPorts, Lifecycle, serve};
 use crate::server::{first_start, ports};
 
-/// The engine of one member: a log in files and rows of fjall.
-struct EmbeddedEngine;
-
-impl Engine for EmbeddedEngine {
-    type Log = FileLog;
-    type Rows = FjallRows;
-    type Register = MemRegister;
-    type Space = DiskSpace;
-}
-
 /// Runs a member with a store in a data directory of its own: no other member can lead.
 pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> {
     tokio::select! {
-        biased;
-        () = life.leave.cancelled() => return life.end().await,
-        checked = check_first_start(config) => checked?,
+    biased;
+    () = life.leave.cancelled() => return life.end().await,
+    checked = check_first_start(config) => checked?,
     }
     let server = ports::bind_clients(config)?;
     let urls: Vec<String> = config.listen_peer_urls.iter().map(ToString::to_string).collect();
@@ -69,14 +58,14 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
         cluster: dir.identity().cluster_id,
         member: dir.identity().member_id,
     };
-    let engine = OpenEngine::<EmbeddedEngine> {
+    let engine = OpenEngine {
         log,
         rows,
         // The directory's lock excludes all other processes: the record need not outlive this process, nor be visible to others.
-        lock: ElectionLock::Storage(StorageLock::new(MemRegister::new(), "data directory")),
+        lock: ElectionLock::Storage(StorageLock::new(Arc::new(MemRegister::new()), "data directory")),
         timing: ElectionConfig::lease(ElectionConfig::unique(&config.name)),
         election_thread: OwnThread::start("election").context("start a thread")?,
-        space: DiskSpace::new(dir.path(), quota)?,
+        space: Arc::new(DiskSpace::new(dir.path(), quota)?),
         ids,
         storage: StorageInUse {
             kind: "Embedded",
@@ -119,7 +108,7 @@ pub(crate) async fn open(
     log: Option<LogId>,
     quota: Option<u64>,
     metrics: &Arc<Metrics>,
-) -> anyhow::Result<LogAndRows<FileLog, FjallRows>> {
+) -> anyhow::Result<LogAndRows> {
     let disk = metrics.disk.clone();
     let segment_bytes = disk_space::segment_bytes(dir, quota)?;
     let log_options = engine_local::files::FileLogOptions {
@@ -145,5 +134,8 @@ pub(crate) async fn open(
     // New rows name no log yet.
     let named = log.map(|id| LogOrigin { id, last: Slot(0) });
     let log = FileLog::open_for(&log_dir, log_options, observer, origin.or(named)).context("open the log")?;
-    Ok(LogAndRows { log, rows })
+    Ok(LogAndRows {
+        log: Arc::new(log),
+        rows: Arc::new(rows),
+    })
 }

@@ -1,9 +1,11 @@
 //! The parts of a member that depend on its storage engine.
 
+use engine::log::DynLog;
+use engine::rows::DynRows;
 use std::sync::Arc;
+use store::sequencer::DynSpaceQuota;
 
 use crate::flags::{Config, Quota, Storage};
-use cluster::engine::Engine;
 use cluster::forward::Role;
 use cluster::lock::ElectionLock;
 use cluster::members::Members;
@@ -18,14 +20,14 @@ use runtime::own_thread::OwnThread;
 use tokio::sync::watch;
 
 /// A storage engine that is open, and the parts that come with it.
-pub(crate) struct OpenEngine<E: Engine> {
-    pub(crate) log: E::Log,
-    pub(crate) rows: E::Rows,
-    pub(crate) lock: ElectionLock<E::Register>,
+pub(crate) struct OpenEngine {
+    pub(crate) log: DynLog,
+    pub(crate) rows: DynRows,
+    pub(crate) lock: ElectionLock,
     pub(crate) timing: ElectionConfig,
     /// Runs the election, which must renew its lock however many requests there are.
     pub(crate) election_thread: OwnThread,
-    pub(crate) space: E::Space,
+    pub(crate) space: DynSpaceQuota,
     pub(crate) ids: HeaderIds,
     /// Description of the storage, for `/member`.
     pub(crate) storage: StorageInUse,

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use store::sequencer::DynSpaceQuota;
 
-use ::watch::{self, Hub};
-use cluster::engine::Engine;
+use ::watch::{self, DynHistory, Hub};
 use cluster::node::Node;
 use engine::LogAndRows;
-use engine::log::{Log, Unanswered};
-use engine::rows::Rows;
+use engine::log::{DynLog, Unanswered};
+use engine::rows::DynRows;
 use mvcc::fetch::FetchBudgets;
 use mvcc::keys;
 use store::commit_feed::CommitFeed;
@@ -33,9 +33,9 @@ pub struct NodeOptions {
 }
 
 /// The handles on a running store that its services need.
-pub struct NodeHandles<E: Engine> {
+pub struct NodeHandles {
     /// The published state.
-    pub state: Arc<StoreState<E::Rows>>,
+    pub state: Arc<StoreState>,
     /// The queue of the writer.
     pub sequencer: SequencerHandle,
     /// The source of new commits for watchers.
@@ -43,17 +43,17 @@ pub struct NodeHandles<E: Engine> {
     /// The source of new commits for followers.
     pub feed: CommitFeed,
     /// The source of older commits for watchers.
-    pub history: LogHistory<E::Log, E::Rows>,
+    pub history: DynHistory,
 }
 
 /// Opens a store and loads the state of rows and log into memory. Nothing is written before the leader's first term. Fails if log
 /// or rows cannot be opened.
-pub async fn open<E: Engine>(
-    LogAndRows { log, rows }: LogAndRows<E::Log, E::Rows>,
+pub async fn open(
+    LogAndRows { log, rows }: LogAndRows,
     options: NodeOptions,
     metrics: &Arc<Metrics>,
-    space: E::Space,
-) -> anyhow::Result<(NodeHandles<E>, Node<E>)> {
+    space: DynSpaceQuota,
+) -> anyhow::Result<(NodeHandles, Node)> {
     let replica = load(&log, &rows).await?;
     let state = replica.state().clone();
     state.set_fetches(options.fetches);
@@ -73,7 +73,7 @@ pub async fn open<E: Engine>(
         sequencer,
         hub: hub.clone(),
         feed: feed.clone(),
-        history: LogHistory::new(log.clone(), state),
+        history: Arc::new(LogHistory::new(log.clone(), state)),
     };
     let node = Node {
         log,
@@ -97,7 +97,7 @@ pub async fn open<E: Engine>(
 const MAX_TAIL_CHUNKS: usize = 64;
 
 /// Loads the rows, and the log's tail as far as it is certainly committed; not all of it if others write faster than this reads.
-async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, StoreOpenError> {
+async fn load(log: &DynLog, rows: &DynRows) -> Result<Replica, StoreOpenError> {
     loop {
         let attempt = async {
             let mut replica = Replica::load(log, rows).await?;

@@ -40,7 +40,7 @@ impl DiskSpace {
 }
 
 impl SpaceQuota for DiskSpace {
-    fn exceeded(&mut self, size: impl FnOnce() -> u64, rows: &impl Rows) -> bool {
+    fn exceeded(&self, size: &dyn Fn() -> u64, rows: &dyn Rows) -> bool {
         // Asked before the size: a merge that ends in between has made that smaller.
         let is_reclaiming = rows.is_reclaiming();
         let full = match rustix::fs::statvfs(&self.path) {
@@ -65,7 +65,7 @@ impl SpaceQuota for DiskSpace {
 pub(crate) struct QuotaSpace(pub(crate) Option<u64>);
 
 impl SpaceQuota for QuotaSpace {
-    fn exceeded(&mut self, size: impl FnOnce() -> u64, _: &impl engine::rows::Rows) -> bool {
+    fn exceeded(&self, size: &dyn Fn() -> u64, _: &dyn Rows) -> bool {
         self.0.is_some_and(|quota| size() > quota)
     }
 }

@@ -15,7 +15,6 @@ use api::context::ApiContext;
 use api::health::StoreHealth;
 use api::maintenance::Defragment;
 use api::request::RequestLimits;
-use cluster::engine::Engine;
 use cluster::follow::FollowerIdentity;
 use cluster::followers::Followers;
 use cluster::forward::{LaterLeader, LeaderRouter, Role, StorageCheck};
@@ -29,9 +28,8 @@ use cluster::self_hosted_lease::SelfHostedLease;
 use cluster::{Renewals, duplicate_member, leadership, liveness};
 use election::{Config as ElectionConfig, ElectionState, Elector, Handle as Election};
 use engine::LogAndRows;
-use engine::cas_register::CasRegister;
-use engine::log::Log;
-use engine::rows::Rows;
+use engine::log::DynLog;
+use engine::rows::DynRows;
 use mvcc::fetch::FetchBudgets;
 use net::http;
 use net::not_ready::NotReady;
@@ -125,14 +123,14 @@ impl ClientPorts {
     }
 }
 
-fn start_upkeep<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
+fn start_upkeep(config: &Config, api: &ApiContext, life: &mut Lifecycle) {
     compact_by_itself(config, api, life);
     index_keys(config, api, life);
     scrub(config, api, life);
 }
 
 /// Starts automatic compaction, if the flags ask for it.
-fn compact_by_itself<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
+fn compact_by_itself(config: &Config, api: &ApiContext, life: &mut Lifecycle) {
     if let Some(retention) = retention(config.auto_compaction) {
         let (state, stop) = (api.state.clone(), life.stop.clone());
         let compaction = auto_compact::run(retention, api.sequencer.clone(), move || state.view().revision, stop);
@@ -141,7 +139,7 @@ fn compact_by_itself<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut L
 }
 
 /// Starts to check what is stored from time to time, if the flags ask for it.
-fn scrub<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
+fn scrub(config: &Config, api: &ApiContext, life: &mut Lifecycle) {
     if let Some(every) = config.corrupt_check_interval {
         let check = api::corruption_check::run(api.clone(), every, life.stop.clone());
         life.tasks.spawn("check of what is stored", check);
@@ -149,7 +147,7 @@ fn scrub<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
 }
 
 /// Starts to build the index of keys, unless the flags rule it out.
-fn index_keys<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
+fn index_keys(config: &Config, api: &ApiContext, life: &mut Lifecycle) {
     if config.key_index_bytes > 0 {
         let index = store::index::run(api.state.clone(), config.key_index_bytes, life.stop.clone());
         life.tasks.spawn("index of keys", index);
@@ -159,10 +157,10 @@ fn index_keys<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycl
 }
 
 /// Serves a store until the process ends.
-pub(crate) async fn serve<E: Engine>(
+pub(crate) async fn serve(
     config: &Config,
     ports: ClientPorts,
-    engine: OpenEngine<E>,
+    engine: OpenEngine,
     metrics: Arc<Metrics>,
     mut life: Lifecycle,
 ) -> anyhow::Result<()> {
@@ -174,11 +172,12 @@ pub(crate) async fn serve<E: Engine>(
     let opening = async {
         let open = async || {
             let space = engine.space.clone();
+
             let stored = LogAndRows {
                 log: log.clone(),
                 rows: rows.clone(),
             };
-            node::open::<E>(stored, options.clone(), &metrics, space).await
+            node::open(stored, options.clone(), &metrics, space).await
         };
         match &ports {
             ClientPorts::Bound(_) => open().await,
@@ -186,9 +185,9 @@ pub(crate) async fn serve<E: Engine>(
         }
     };
     let (running, node) = tokio::select! {
-        biased;
-        () = life.leave.cancelled() => return life.end().await,
-        opened = opening => opened?,
+    biased;
+    () = life.leave.cancelled() => return life.end().await,
+    opened = opening => opened?,
     };
     if let ClientPorts::Answered { waiting, .. } = &ports {
         waiting.because(Refusal::new(RefusalCode::NoLeader, "there is no leader yet"));
@@ -204,7 +203,7 @@ pub(crate) async fn serve<E: Engine>(
         state: running.state.clone(),
         sequencer: running.sequencer.clone(),
         router,
-        limits: RequestLimits::new(config.limits.max_txn_ops, config.limits.max_request_bytes, &rows),
+        limits: RequestLimits::new(config.limits.max_txn_ops, config.limits.max_request_bytes, &*rows),
         min_ttl: config.min_lease_ttl(),
         members: engine.members.clone(),
         stop: life.leave.clone(),
@@ -218,9 +217,9 @@ pub(crate) async fn serve<E: Engine>(
     let self_hosted_lease = engine.lock.self_hosted_lease();
     if let Some(self_hosted_lease) = &self_hosted_lease {
         tokio::select! {
-            biased;
-            () = life.leave.cancelled() => return life.end().await,
-            checked = self_hosted_lease.check_before(&running.state) => checked?,
+        biased;
+        () = life.leave.cancelled() => return life.end().await,
+        checked = self_hosted_lease.check_before(&running.state) => checked?,
         }
     }
     let liveness = Liveness::default();
@@ -265,10 +264,10 @@ pub(crate) async fn serve<E: Engine>(
 /// Waits until this member leads or follows. Returns false if it is to leave before.
 async fn has_begun(role: &mut watch_channel::Receiver<Role>, leave: &CancellationToken) -> bool {
     tokio::select! {
-        begun = role.wait_for(|role| !matches!(role, Role::Nobody)) => {
-            matches!(begun.as_deref(), Ok(Role::Leading(_) | Role::Following(_)))
-        }
-        () = leave.cancelled() => false,
+    begun = role.wait_for(|role| !matches!(role, Role::Nobody)) => {
+    matches!(begun.as_deref(), Ok(Role::Leading(_) | Role::Following(_)))
+    }
+    () = leave.cancelled() => false,
     }
 }
 
@@ -299,7 +298,7 @@ fn options(config: &Config, member: u64, lone: bool, timing: &ElectionConfig) ->
 }
 
 /// Counts the open snapshots of rows at each scrape, if they hold anything.
-fn count_snapshots<R: Rows>(rows: R, metrics: &Metrics) {
+fn count_snapshots(rows: DynRows, metrics: &Metrics) {
     metrics.before_render(move |metrics| {
         if let Some(open) = rows.open_snapshots() {
             metrics.open_snapshots().set(i64::try_from(open).unwrap_or(i64::MAX));
@@ -308,20 +307,20 @@ fn count_snapshots<R: Rows>(rows: R, metrics: &Metrics) {
 }
 
 /// Returns the size of a member's own log in bytes; 0 if all members share one log.
-fn log_size<L: Log, R: Rows>(log: L, rows: &R) -> StoreSize {
+fn log_size(log: DynLog, rows: &DynRows) -> StoreSize {
     let is_own = rows.size().is_some();
     Arc::new(move || if is_own { log.size() } else { 0 })
 }
 
 /// Returns the size of the store in bytes.
-fn total_size<R: Rows>(rows: R, state: Arc<StoreState<R>>) -> StoreSize {
+fn total_size(rows: DynRows, state: Arc<StoreState>) -> StoreSize {
     Arc::new(move || state.total_size(&rows))
 }
 
 /// Starts the task that reclaims space that rows and log do not need, once now if the flags ask for it.
-fn defragmentations<L: Log, R: Rows>(
+fn defragmentations(
     config: &Config,
-    (log, rows, state): (&L, &R, &Arc<StoreState<R>>),
+    (log, rows, state): (&DynLog, &DynRows, &Arc<StoreState>),
     life: &mut Lifecycle,
 ) -> Defragment {
     let (log, rows, state) = (log.clone(), rows.clone(), state.clone());
@@ -335,16 +334,16 @@ fn defragmentations<L: Log, R: Rows>(
         let (asked, stop) = (asked.clone(), stop.clone());
         life.tasks.spawn("defragmentation at the start", async move {
             tokio::select! {
-                () = defragment::at_start(&asked, &store.0, &store.1, threshold) => stop.cancelled().await,
-                () = stop.cancelled() => {}
+            () = defragment::at_start(&asked, &store.0, &store.1, threshold) => stop.cancelled().await,
+            () = stop.cancelled() => {}
             }
             Ok(())
         });
     }
     life.tasks.spawn("defragmentation", async move {
         tokio::select! {
-            () = work => stop.cancelled().await,
-            () = stop.cancelled() => {}
+        () = work => stop.cancelled().await,
+        () = stop.cancelled() => {}
         }
         Ok(())
     });
@@ -367,8 +366,8 @@ fn router(
     let stop = life.stop.clone();
     life.tasks.spawn("strict reads", async move {
         tokio::select! {
-            () = asking => stop.cancelled().await,
-            () = stop.cancelled() => {}
+        () = asking => stop.cancelled().await,
+        () = stop.cancelled() => {}
         }
         Ok(())
     });
@@ -382,11 +381,11 @@ struct LeaderChecks {
 }
 
 /// Starts leading or following, and serving peers.
-fn start_leadership<E: Engine>(
+fn start_leadership(
     config: &Config,
-    engine: OpenEngine<E>,
-    (api, feed, metrics): (&ApiContext<E::Rows>, &CommitFeed, &Arc<Metrics>),
-    mut node: Node<E>,
+    engine: OpenEngine,
+    (api, feed, metrics): (&ApiContext, &CommitFeed, &Arc<Metrics>),
+    mut node: Node,
     (transfers, checks): (mpsc::Receiver<TransferLeader>, LeaderChecks),
     life: &mut Lifecycle,
 ) -> anyhow::Result<()> {
@@ -454,9 +453,9 @@ fn start_leadership<E: Engine>(
 }
 
 /// Joins the election until `led`, and serves the leader's name over HTTP if configured.
-fn compete<C: CasRegister>(
+fn compete(
     config: &Config,
-    (lock, timing, thread): (ElectionLock<C>, ElectionConfig, OwnThread),
+    (lock, timing, thread): (ElectionLock, ElectionConfig, OwnThread),
     (metrics, led, tasks): (&Metrics, &CancellationToken, &mut Tasks),
 ) -> anyhow::Result<Election> {
     let latency = LockLatency::new(&metrics.server, timing.clone());
@@ -478,9 +477,9 @@ fn compete<C: CasRegister>(
 }
 
 /// Returns the services for peers.
-fn for_peers<R: Rows>(
+fn for_peers(
     config: &Config,
-    api: &ApiContext<R>,
+    api: &ApiContext,
     told: (CommitFeed, Renewals, Followers),
     (metrics, led): (&Arc<Metrics>, &CancellationToken),
 ) -> PortServices {

@@ -9,7 +9,7 @@ use tonic::service::Routes;
 
 use crate::flags;
 use crate::flags::{Config, Quota, Storage};
-use ::watch::{History, Hub};
+use ::watch::{DynHistory, Hub};
 use api::auth::AuthService;
 use api::cluster::ClusterService;
 use api::concurrency::{Cleanup, Concurrency};
@@ -31,7 +31,6 @@ use cluster::members::Members;
 use cluster::membership::RemoveMember;
 use cluster::peer::{MAX_MESSAGE_BYTES, PeerService};
 use cluster::{Renewals, leader_changes};
-use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::pb::healthpb::health_server::HealthServer;
@@ -56,13 +55,13 @@ use telemetry::slow_requests::RpcLog;
 pub type StoreSize = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Handles that the services of a member share.
-pub struct MemberHandles<H, R: Rows> {
+pub struct MemberHandles {
     /// The store.
-    pub store: ApiContext<R>,
+    pub store: ApiContext,
     /// The source of new commits for watchers.
     pub hub: Hub,
     /// The source of older commits for watchers.
-    pub history: H,
+    pub history: DynHistory,
     /// True while there is a leader.
     pub has_leader: tokio::sync::watch::Receiver<bool>,
     /// Returns the bytes that the store occupies.
@@ -91,9 +90,9 @@ fn set_constants(metrics: &Metrics, member_id: u64, quota: i64) {
 }
 
 /// Returns the services over the store. Starts their background tasks, which run until `stop`.
-pub fn services<H: History, R: Rows>(
+pub fn services(
     config: &Config,
-    member: MemberHandles<H, R>,
+    member: MemberHandles,
     (tasks, stop): (&mut Tasks, &CancellationToken),
 ) -> PortServices {
     let MemberHandles {
@@ -187,7 +186,7 @@ pub fn services<H: History, R: Rows>(
 }
 
 /// Starts the task that counts changes of leader.
-fn count_leader_changes<R: Rows>(api: &ApiContext<R>, tasks: &mut Tasks, stop: &CancellationToken) {
+fn count_leader_changes(api: &ApiContext, tasks: &mut Tasks, stop: &CancellationToken) {
     let counted = api.metrics.server.leader_changes.clone();
     let changes = leader_changes::count(api.router.watch(), counted, stop.clone());
     tasks.spawn("changes of leader", changes);
@@ -201,9 +200,9 @@ fn spool(config: &Config) -> Spool {
     }
 }
 
-fn watch_options<R: Rows>(
+fn watch_options(
     config: &Config,
-    api: &ApiContext<R>,
+    api: &ApiContext,
     has_leader: &tokio::sync::watch::Receiver<bool>,
     leave: &CancellationToken,
 ) -> WatchOptions {
@@ -228,9 +227,9 @@ fn quota(config: &Config) -> i64 {
 }
 
 /// Returns the services for other members: the peer protocol, and the requests that they forward. Those are not forwarded again.
-pub fn peer_services<R: Rows>(
+pub fn peer_services(
     config: &Config,
-    store: ApiContext<R>,
+    store: ApiContext,
     (feed, renewals, followers): (CommitFeed, Renewals, Followers),
     stop: CancellationToken,
 ) -> Routes {
@@ -287,14 +286,14 @@ fn move_leader(transfers: mpsc::Sender<TransferLeader>) -> MoveLeader {
 }
 
 /// Returns a function that updates the gauges before they are rendered.
-fn observe<R: Rows>(
-    store: ApiContext<R>,
+fn observe(
+    store: ApiContext,
     hub: Hub,
     (size, log_size): (StoreSize, StoreSize),
     (members, data_dir): (Members, Option<PathBuf>),
 ) -> impl Fn(&Metrics) + Send + Sync {
     move |metrics| {
-        let state: &StoreState<R> = &store.state;
+        let state: &StoreState = &store.state;
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         metrics.server.has_leader.set(i64::from(store.leader() != 0));
         metrics

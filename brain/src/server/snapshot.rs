@@ -22,10 +22,8 @@ use cluster::prefix_owner;
 use cluster::prefix_owner::{OWNER_REGISTER, OwnerError};
 use engine::LogAndRows;
 use engine::cas_register::{self, CasRegister as _};
+use engine::log::LogId;
 use engine::log::frame::is_barrier;
-use engine::log::{Log as _, LogId};
-use engine_local::files::FileLog;
-use engine_local::fjall::FjallRows;
 use engine_tikv::{Tikv, TikvLog, TikvRegister, TikvRows};
 use etcd_types::types::Revision;
 use telemetry::metrics::Metrics;
@@ -89,9 +87,9 @@ async fn interruptible<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     tokio::select! {
-        biased;
-        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
-        done = tokio::task::spawn_blocking(work) => done?,
+    biased;
+    () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
+    done = tokio::task::spawn_blocking(work) => done?,
     }
 }
 
@@ -126,16 +124,16 @@ struct SnapshotSource {
 struct OpenedRestore {
     target: RestoringDir,
     from: RestoringFrom,
-    engine: LogAndRows<FileLog, FjallRows>,
+    engine: LogAndRows,
     /// True if it holds a part of the snapshot.
     is_begun: bool,
 }
 
 async fn into_directory(config: &Config, source: &SnapshotSource, life: &Lifecycle) -> anyhow::Result<RestoreSummary> {
     let opened = tokio::select! {
-        biased;
-        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
-        opened = Box::pin(open_directory(config, source)) => opened,
+    biased;
+    () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
+    opened = Box::pin(open_directory(config, source)) => opened,
     };
     let SnapshotSource {
         file, bump_revision, ..
@@ -159,11 +157,11 @@ async fn into_directory(config: &Config, source: &SnapshotSource, life: &Lifecyc
         }
     };
     let filled = tokio::select! {
-        biased;
-        () = life.leave.cancelled() => {
-            bail!("interrupted: the restore is incomplete; the same command continues it");
-        }
-        filled = Box::pin(fill) => filled,
+    biased;
+    () = life.leave.cancelled() => {
+    bail!("interrupted: the restore is incomplete; the same command continues it");
+    }
+    filled = Box::pin(fill) => filled,
     };
     match filled {
         Ok(restored) => {
@@ -224,7 +222,7 @@ async fn begin(
     source: &SnapshotSource,
     target: &RestoringDir,
     metrics: &Arc<Metrics>,
-) -> anyhow::Result<(RestoringFrom, LogAndRows<FileLog, FjallRows>)> {
+) -> anyhow::Result<(RestoringFrom, LogAndRows)> {
     let bytes = source.file.size();
     check_space(target.path(), bytes)?;
     info!(data_dir = %target.path().display(), bytes, "restoring a snapshot");
@@ -289,12 +287,12 @@ async fn into_tikv(
     let claim = PrefixClaim::new(tikv.register(IMPORTER_REGISTER));
     let token = &config.initial_cluster_token;
     let restored = tokio::select! {
-        biased;
-        () = life.leave.cancelled() => {
-            Err(anyhow::anyhow!("interrupted: if the restore has begun, the same command continues it"))
-        }
-        lost = claim.keep() => Err(lost),
-        restored = Box::pin(into_prefix(&tikv, token, &claim, command, life)) => restored,
+    biased;
+    () = life.leave.cancelled() => {
+    Err(anyhow::anyhow!("interrupted: if the restore has begun, the same command continues it"))
+    }
+    lost = claim.keep() => Err(lost),
+    restored = Box::pin(into_prefix(&tikv, token, &claim, command, life)) => restored,
     };
     claim.end().await;
     restored
@@ -360,8 +358,8 @@ async fn fill_prefix(
     };
     info!(bytes = file.size(), "restoring a snapshot");
     let engine = LogAndRows {
-        log: TikvLog::keeping(tikv.clone(), is_barrier),
-        rows: TikvRows::new(tikv.clone()),
+        log: Arc::new(TikvLog::keeping(tikv.clone(), is_barrier)),
+        rows: Arc::new(TikvRows::new(tikv.clone())),
     };
     let options = RestoreOptions {
         member: part.member_id,

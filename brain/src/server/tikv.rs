@@ -7,7 +7,6 @@ use crate::flags::{Config, ElectionLockKind, LeaseOptions, TikvOptions};
 use crate::server::{disk_space, ports};
 use anyhow::Context as _;
 use cluster::discovery::Discovery;
-use cluster::engine::Engine;
 use cluster::forward::Role;
 use cluster::lock::{ElectionLock, StorageLock};
 use cluster::membership::{ConfiguredMember, JoinRequest, MemberRemoval};
@@ -19,7 +18,7 @@ use election::{Config as ElectionConfig, LeaseLock};
 use engine::cas_register::{Cas, CasRegister as _};
 use engine::log::LogObserver;
 use engine::log::frame::is_barrier;
-use engine_tikv::{ConnectError, ConnectionSupervisor, GcOwner, Tikv, TikvLog, TikvRegister, TikvRows};
+use engine_tikv::{ConnectError, ConnectionSupervisor, GcOwner, Tikv, TikvLog, TikvRows};
 use net::http::member::StorageInUse;
 use net::not_ready::NotReady;
 use net::refusal::{Refusal, RefusalCode};
@@ -30,16 +29,6 @@ use tokio::sync::watch;
 use crate::server::engine::{HeaderIds, OpenEngine, quota};
 use crate::server::run::{ClientPorts, Lifecycle, serve};
 use crate::server::{first_start, retry};
-
-/// The engine that all members of a cluster share.
-struct TikvEngine;
-
-impl Engine for TikvEngine {
-    type Log = TikvLog;
-    type Rows = TikvRows;
-    type Register = TikvRegister;
-    type Space = QuotaSpace;
-}
 
 /// Returns this member as flags name it.
 fn configured(config: &Config) -> ConfiguredMember {
@@ -78,11 +67,11 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     let counted = engine_tikv::TikvMetrics::register(metrics.registry()).context("register the metrics of TiKV")?;
     let election_thread = OwnThread::start("election").context("start a thread")?;
     let reached = tokio::select! {
-        biased;
-        () = life.leave.cancelled() => return life.end().await,
-        reached = retry::until_reached(&waiting, async |failures| {
-            reach(config, &options, (&request, &counted, &election_thread), failures).await
-        }) => reached?,
+    biased;
+    () = life.leave.cancelled() => return life.end().await,
+    reached = retry::until_reached(&waiting, async |failures| {
+    reach(config, &options, (&request, &counted, &election_thread), failures).await
+    }) => reached?,
     };
     let ReachedTikv {
         tikv,
@@ -107,13 +96,13 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
         members: members.clone(),
     });
     let remove = Arc::new(MemberRemoval {
-        register: tikv.register(MEMBERS_REGISTER),
+        register: Arc::new(tikv.register(MEMBERS_REGISTER)),
         request: request.clone(),
         peers: peers.clone(),
         members: members.clone(),
     });
     let follow = membership::follow(
-        tikv.register(MEMBERS_REGISTER),
+        Arc::new(tikv.register(MEMBERS_REGISTER)),
         (request, peers.clone()),
         members.clone(),
         life.stop.clone(),
@@ -128,14 +117,15 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     life.tasks.spawn("garbage collection", collection);
     let (lock, timing) = lock(config, &election_tikv).await?;
     let disk = metrics.disk.clone();
-    let engine = OpenEngine::<TikvEngine> {
-        log: TikvLog::keeping(tikv.clone(), is_barrier)
-            .observed(LogObserver::new(move |done| disk_space::count_log(done, &disk))),
-        rows: TikvRows::new(tikv.clone()),
+    let log = TikvLog::keeping(tikv.clone(), is_barrier)
+        .observed(LogObserver::new(move |done| disk_space::count_log(done, &disk)));
+    let engine = OpenEngine {
+        log: Arc::new(log),
+        rows: Arc::new(TikvRows::new(tikv.clone())),
         lock,
         timing,
         election_thread,
-        space: QuotaSpace(quota(config)),
+        space: Arc::new(QuotaSpace(quota(config))),
         ids: HeaderIds { cluster, member },
         storage: StorageInUse {
             kind: "TiKV",
@@ -153,7 +143,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
 }
 
 /// Returns the election lock, and the timing of the election.
-async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(ElectionLock<TikvRegister>, ElectionConfig)> {
+async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(ElectionLock, ElectionConfig)> {
     let options = &config.election;
     let identity = ElectionConfig::unique(&config.name);
     let defaults = match options.lock {
@@ -174,7 +164,7 @@ async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(ElectionLock<Tikv
     let register = tikv.election_register(LEADER_REGISTER, options.renew_deadline);
     // The first renewals, too, must be one request to TiKV each.
     register.warm_up().await;
-    let record = StorageLock::new(register, "TiKV");
+    let record = StorageLock::new(Arc::new(register), "TiKV");
     let LeaseOptions {
         kubeconfig,
         namespace,

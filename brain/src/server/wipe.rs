@@ -1,5 +1,6 @@
 //! `kubebrain wipe`: deletes all data under the key prefix of a cluster that is no longer used.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::flags::{Config, Storage};
@@ -80,7 +81,7 @@ pub(super) async fn wipe(tikv: &Tikv, token: &str, reclaim: Reclaim) -> anyhow::
 
 /// Waits until it is certain that the leader's lock is not renewed. Returns the bytes of the record.
 async fn unused(leader: &TikvRegister) -> anyhow::Result<Option<Bytes>> {
-    let lock = StorageLock::new(leader.clone(), "TiKV");
+    let lock = StorageLock::new(Arc::new(leader.clone()), "TiKV");
     let Some((record, seen)) = lock.get().await.context("read the leader's record")? else {
         return Ok(None);
     };

@@ -8,8 +8,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::state::StoreState;
-use engine::log::Log;
-use engine::rows::{Rows, Snapshot as _};
+use engine::log::DynLog;
+use engine::rows::DynRows;
 use mvcc::row::Manifest;
 
 /// Maximum time to wait for a compaction that is under way, and for reads: the space of rows that it has not deleted yet, or that reads
@@ -64,7 +64,7 @@ impl DefragmentQueue {
 
 /// Frees the space that compaction made obsolete, that of the log first, because that needs no room. Fails if log or rows fail, or have
 /// no room for it.
-pub async fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &StoreState<R>) -> anyhow::Result<()> {
+pub async fn defragment(log: &DynLog, rows: &DynRows, state: &StoreState) -> anyhow::Result<()> {
     let begun = Instant::now();
     while !is_deleted(state).await? {
         if begun.elapsed() >= COMPACTION_TIMEOUT {
@@ -78,7 +78,7 @@ pub async fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &StoreState<R
 }
 
 /// Defragments if that is likely to free `threshold` bytes, because that many are not in use.
-pub async fn at_start<R: Rows>(queue: &DefragmentQueue, rows: &R, state: &StoreState<R>, threshold: u64) {
+pub async fn at_start(queue: &DefragmentQueue, rows: &DynRows, state: &StoreState, threshold: u64) {
     let (before, in_use) = (state.total_size(rows), state.sizes().in_use());
     if !is_worthwhile(before, in_use, threshold) {
         tracing::info!(
@@ -107,7 +107,7 @@ fn is_worthwhile(size: u64, in_use: u64, threshold: u64) -> bool {
 }
 
 /// Returns true if the rows that are read now hold nothing that compaction made obsolete.
-async fn is_deleted<R: Rows>(state: &StoreState<R>) -> anyhow::Result<bool> {
+async fn is_deleted(state: &StoreState) -> anyhow::Result<bool> {
     let view = state.view();
     let Some(manifest) = view.rows.fence().await? else {
         return Ok(true);
@@ -161,8 +161,8 @@ mod tests {
             assert_eq!(begun.load(Ordering::SeqCst), 2);
         };
         tokio::select! {
-            () = clients => {}
-            () = task => panic!("somebody may ask yet"),
+        () = clients => {}
+        () = task => panic!("somebody may ask yet"),
         }
     }
 
@@ -174,7 +174,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn compaction_under_way_is_waited_for_up_to_a_limit() {
-        let rows = MemRows::new();
+        let rows: DynRows = Arc::new(MemRows::new());
         let manifest = Manifest {
             revision: 9,
             compacted: 9,
@@ -183,7 +183,7 @@ mod tests {
         };
         let stored = Bytes::from(manifest.encode_to_vec());
         rows.apply(None, stored.clone(), Vec::new()).await.unwrap();
-        let log = MemLog::new();
+        let log: DynLog = Arc::new(MemLog::new());
         let mut replica = Replica::load(&log, &rows).await.unwrap();
         let state = replica.state().clone();
         let begun = Instant::now();

@@ -24,8 +24,8 @@ use super::retry::{MaybeTransient, RetryInterrupted, RetryPauses, retry};
 use crate::replica::{FlushResult, ImmutableMemtable};
 use crate::state::StoreState;
 use engine::LogAndRows;
-use engine::log::{Log, Slot};
-use engine::rows::{RowChange, Rows, RowsError, Snapshot as _};
+use engine::log::{DynLog, Slot};
+use engine::rows::{DynRows, DynSnapshot, RowChange, RowsError};
 use etcd_types::types::Revision;
 use mvcc::record;
 use mvcc::row::{Manifest, STORED_FORMAT_WITH_AUTH};
@@ -61,19 +61,19 @@ const BRIEF_REFUSAL_RETRY_DELAY: Duration = Duration::from_secs(2);
 const SNAPSHOT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The task that writes the rows.
-pub struct Flusher<L, R: Rows> {
-    log: L,
-    rows: R,
-    state: Arc<StoreState<R>>,
+pub struct Flusher {
+    log: DynLog,
+    rows: DynRows,
+    state: Arc<StoreState>,
     manifest: Manifest,
     /// The fence of the rows: the manifest, or the one before this epoch.
     stored: Bytes,
     /// Sealed before this epoch.
     backlog: VecDeque<Arc<ImmutableMemtable>>,
     immutable: mpsc::Receiver<Arc<ImmutableMemtable>>,
-    flushed: mpsc::Sender<FlushResult<R::Snapshot>>,
+    flushed: mpsc::Sender<FlushResult>,
     /// A compaction that is under way.
-    scan: Option<CompactionScan<L>>,
+    scan: Option<CompactionScan>,
     /// The bytes of log that were given up when slots were last destroyed.
     destroyed: i64,
     /// True if more slots below the watermark can be destroyed at once.
@@ -111,15 +111,15 @@ pub struct FlusherContext {
     pub stop: CancellationToken,
 }
 
-impl<L: Log, R: Rows> Flusher<L, R> {
+impl Flusher {
     /// Creates the task. `manifest` is the stored one; `immutables` become rows first, if they are not rows yet.
     pub fn new<'a>(
-        LogAndRows { log, rows }: LogAndRows<L, R>,
-        state: Arc<StoreState<R>>,
+        LogAndRows { log, rows }: LogAndRows,
+        state: Arc<StoreState>,
         manifest: Manifest,
         immutables: impl Iterator<Item = &'a Arc<ImmutableMemtable>>,
         immutable: mpsc::Receiver<Arc<ImmutableMemtable>>,
-        flushed: mpsc::Sender<FlushResult<R::Snapshot>>,
+        flushed: mpsc::Sender<FlushResult>,
         FlusherContext { metrics, stop }: FlusherContext,
     ) -> Self {
         let backlog = immutables
@@ -189,15 +189,15 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 None => {
                     let (aged, epoch, next_step) = (self.aged(), self.manifest.epoch, self.next_step);
                     tokio::select! {
-                        immutable = self.immutable.recv() => match immutable {
-                            Some(immutable) => Some(immutable),
-                            None => return Ok(()),
-                        },
-                        () = tokio::time::sleep_until(next_step), if goes_on => None,
-                        snapshot = young(&self.rows, Some(epoch), aged) => {
-                            self.renewed(snapshot)?;
-                            continue;
-                        }
+                    immutable = self.immutable.recv() => match immutable {
+                    Some(immutable) => Some(immutable),
+                    None => return Ok(()),
+                    },
+                    () = tokio::time::sleep_until(next_step), if goes_on => None,
+                    snapshot = young(&self.rows, Some(epoch), aged) => {
+                    self.renewed(snapshot)?;
+                    continue;
+                    }
                     }
                 }
             };
@@ -267,12 +267,12 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         loop {
             let (aged, epoch) = (self.aged(), self.manifest.epoch);
             tokio::select! {
-                biased;
-                () = self.stop.cancelled() => return Err(RetryInterrupted.into()),
-                () = &mut again => return Ok(()),
-                snapshot = young(&self.rows, Some(epoch), aged) => self.renewed(snapshot)?,
-                // The sequencer must not wait for room.
-                immutable = self.immutable.recv() => self.backlog.push_back(immutable.ok_or(RetryInterrupted)?),
+            biased;
+            () = self.stop.cancelled() => return Err(RetryInterrupted.into()),
+            () = &mut again => return Ok(()),
+            snapshot = young(&self.rows, Some(epoch), aged) => self.renewed(snapshot)?,
+            // The sequencer must not wait for room.
+            immutable = self.immutable.recv() => self.backlog.push_back(immutable.ok_or(RetryInterrupted)?),
             }
         }
     }
@@ -294,7 +294,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
 
     /// Gives views a younger snapshot, even while other work waits for the rows. It may hold a part of the current flush. If it fails
     /// because of a transient error, it is requested again a little later.
-    fn renewed(&mut self, snapshot: Result<R::Snapshot, RowsError>) -> anyhow::Result<()> {
+    fn renewed(&mut self, snapshot: Result<DynSnapshot, RowsError>) -> anyhow::Result<()> {
         match snapshot {
             Ok(snapshot) => {
                 let applied_slot = Slot(
@@ -333,9 +333,9 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             let outcome = loop {
                 let aged = self.aged();
                 tokio::select! {
-                    biased;
-                    outcome = &mut attempt => break outcome,
-                    snapshot = young(&rows, None, aged) => self.renewed(snapshot)?,
+                biased;
+                outcome = &mut attempt => break outcome,
+                snapshot = young(&rows, None, aged) => self.renewed(snapshot)?,
                 }
             };
             match outcome {
@@ -467,7 +467,7 @@ fn is_refused(error: &anyhow::Error) -> bool {
 }
 
 /// A snapshot of rows that the leader of this epoch has written. Fails with [`RowsError::Fenced`] if a later leader has written them.
-async fn own_snapshot<R: Rows>(rows: &R, epoch: u64) -> Result<R::Snapshot, RowsError> {
+async fn own_snapshot(rows: &DynRows, epoch: u64) -> Result<DynSnapshot, RowsError> {
     let snapshot = rows.snapshot().await?;
     let fence = snapshot.fence().await?;
     // While a change is under way, the snapshot has its manifest or the one before it.
@@ -485,7 +485,7 @@ async fn own_snapshot<R: Rows>(rows: &R, epoch: u64) -> Result<R::Snapshot, Rows
 }
 
 /// A snapshot as soon as the last one is too old, of one's own rows if the epoch is given; never where one serves for ever.
-async fn young<R: Rows>(rows: &R, epoch: Option<u64>, aged: Option<Instant>) -> Result<R::Snapshot, RowsError> {
+async fn young(rows: &DynRows, epoch: Option<u64>, aged: Option<Instant>) -> Result<DynSnapshot, RowsError> {
     let aged = async {
         match aged {
             Some(moment) => tokio::time::sleep_until(moment).await,
@@ -493,8 +493,8 @@ async fn young<R: Rows>(rows: &R, epoch: Option<u64>, aged: Option<Instant>) -> 
         }
     };
     tokio::select! {
-        () = aged => {}
-        () = rows.renewal_asked() => {}
+    () = aged => {}
+    () = rows.renewal_asked() => {}
     }
     match epoch {
         Some(epoch) => own_snapshot(rows, epoch).await,
@@ -512,7 +512,7 @@ mod tests {
 
     #[tokio::test]
     async fn rows_reach_as_far_as_an_older_leaders_flush_did() {
-        let (log, rows) = (MemLog::new(), MemRows::new());
+        let (log, rows): (DynLog, DynRows) = (Arc::new(MemLog::new()), Arc::new(MemRows::new()));
         let manifest = Manifest {
             flushing_revision: 10,
             ..Manifest::fresh()
@@ -546,8 +546,8 @@ mod tests {
         let flusher = Flusher::new(engine, state, manifest, immutables.iter(), to_flush, flushed, context);
         let shown = async { from_flush.recv().await.unwrap().through };
         let through = tokio::select! {
-            through = shown => through,
-            ended = flusher.run() => panic!("{ended:?}"),
+        through = shown => through,
+        ended = flusher.run() => panic!("{ended:?}"),
         };
         assert_eq!(through, Some((immutables[0].applied_slot, 10)));
         let stored = Manifest::decode(rows.fence().await.unwrap().unwrap()).unwrap();
@@ -556,7 +556,7 @@ mod tests {
 
     #[tokio::test]
     async fn rows_of_a_successor_are_not_shown() {
-        let rows = MemRows::new();
+        let rows: DynRows = Arc::new(MemRows::new());
         let mut fence = None;
         for epoch in [1, 2] {
             let manifest = Manifest {

@@ -1,5 +1,6 @@
 //! History is the log itself: the commits since the compacted revision, read back from slots.
 
+use async_trait::async_trait;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,8 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::state::StoreState;
 use ::watch::{History, HistoryError, PrevKv};
 use engine::log::reader::{LogEntry, Reader};
-use engine::log::{Log, LogError, Slot};
-use engine::rows::{Rows, RowsError, Snapshot};
+use engine::log::{DynLog, LogError, Slot};
+use engine::rows::RowsError;
 use etcd_types::types::{Committed, KeyValue, Prev, Revision};
 use mvcc::apply::{FirstEvents, event_of};
 use mvcc::fetch::FetchKind;
@@ -41,18 +42,18 @@ const MAX_READ_STOPS: usize = 64;
 const EVENT_OVERHEAD_BYTES: usize = 400;
 
 /// Reads committed revisions back.
-pub struct LogHistory<L, R: Rows> {
-    log: L,
-    state: Arc<StoreState<R>>,
+pub struct LogHistory {
+    log: DynLog,
+    state: Arc<StoreState>,
     /// Revisions of very many changes, or that superseded much, are read back one at a time.
     large: Arc<Semaphore>,
     /// Where reads stopped: the next revision, and the slot of its batch. The oldest first.
     stops: Mutex<VecDeque<(Revision, Slot)>>,
 }
 
-impl<L: Log, R: Rows> LogHistory<L, R> {
+impl LogHistory {
     /// The history of a store.
-    pub fn new(log: L, state: Arc<StoreState<R>>) -> Self {
+    pub fn new(log: DynLog, state: Arc<StoreState>) -> Self {
         Self {
             log,
             state,
@@ -226,7 +227,15 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
     }
 }
 
-impl<L: Log, R: Rows> History for LogHistory<L, R> {
+#[async_trait]
+#[async_trait]
+#[async_trait]
+#[async_trait]
+#[async_trait]
+#[async_trait]
+#[async_trait]
+#[async_trait]
+impl History for LogHistory {
     async fn read(
         &self,
         from: Revision,
@@ -310,11 +319,7 @@ fn fitting(mut revisions: Vec<Keys>, max_bytes: usize) -> Vec<Keys> {
 
 /// Returns the events of revisions, with the versions that they superseded if those are still there. Where a single revision superseded
 /// more than `most` bytes, they are not read.
-async fn with_superseded<S: Snapshot>(
-    revisions: Vec<Keys>,
-    view: &View<S>,
-    most: usize,
-) -> Result<Vec<Arc<Committed>>, RowsError> {
+async fn with_superseded(revisions: Vec<Keys>, view: &View, most: usize) -> Result<Vec<Arc<Committed>>, RowsError> {
     if let Some(first) = revisions.first().filter(|first| superseded_bytes(first) > most) {
         // Compaction deletes what the compacted revision superseded.
         let prev = match first.revision > view.compacted {
@@ -342,7 +347,7 @@ fn superseded_bytes(keys: &Keys) -> usize {
 }
 
 /// The versions that changes superseded, of each change that superseded one of an earlier revision; `None` where it is gone.
-async fn superseded<S: Snapshot>(revisions: &[Keys], view: &View<S>) -> Result<Vec<Option<KeyValue>>, RowsError> {
+async fn superseded(revisions: &[Keys], view: &View) -> Result<Vec<Option<KeyValue>>, RowsError> {
     let changes = revisions
         .iter()
         .flat_map(|keys| keys.changes.iter().map(|change| (keys.revision, change)))

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::state::StoreState;
-use engine::rows::{Rows, RowsError, Snapshot};
+use engine::rows::RowsError;
 use mvcc::key_index::{IndexPhase, KeyIndex};
 use mvcc::op::Span;
 use mvcc::view::View;
@@ -26,15 +26,15 @@ const READ_RETRY_DELAY: Duration = Duration::from_secs(5);
 const REBUILD_DELAY: Duration = Duration::from_secs(600);
 
 /// Keeps the index of a member's keys in `max_bytes` of memory, until `stop`.
-pub async fn run<R: Rows>(state: Arc<StoreState<R>>, max_bytes: usize, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn run(state: Arc<StoreState>, max_bytes: usize, stop: CancellationToken) -> anyhow::Result<()> {
     tokio::select! {
-        () = stop.cancelled() => {}
-        () = keep(&state, max_bytes) => {}
+    () = stop.cancelled() => {}
+    () = keep(&state, max_bytes) => {}
     }
     Ok(())
 }
 
-async fn keep<R: Rows>(state: &StoreState<R>, max_bytes: usize) {
+async fn keep(state: &StoreState, max_bytes: usize) {
     loop {
         let index = state.view().key_index.clone();
         match index.size().phase {
@@ -57,8 +57,8 @@ async fn keep<R: Rows>(state: &StoreState<R>, max_bytes: usize) {
                 }
             }
             IndexPhase::Exceeded => tokio::select! {
-                () = index.woken() => {}
-                () = tokio::time::sleep(REBUILD_DELAY) => index.try_again(),
+            () = index.woken() => {}
+            () = tokio::time::sleep(REBUILD_DELAY) => index.try_again(),
             },
             // The view that has another one is published in this moment.
             IndexPhase::Closed => tokio::time::sleep(VIEW_WAIT_DELAY).await,
@@ -67,7 +67,7 @@ async fn keep<R: Rows>(state: &StoreState<R>, max_bytes: usize) {
 }
 
 /// Builds an index piece by piece. Returns early if it is not wanted any more.
-async fn build<R: Rows>(state: &StoreState<R>, index: &KeyIndex, max_bytes: usize) -> Result<(), RowsError> {
+async fn build(state: &StoreState, index: &KeyIndex, max_bytes: usize) -> Result<(), RowsError> {
     let since = Instant::now();
     let Some(begun) = index.begin(max_bytes) else {
         return Ok(());
@@ -112,7 +112,7 @@ async fn build<R: Rows>(state: &StoreState<R>, index: &KeyIndex, max_bytes: usiz
 }
 
 /// Adds the first keys of a span; returns the rest of it.
-async fn add_piece<S: Snapshot>(view: &View<S>, index: &KeyIndex, span: &Span) -> Result<Option<Span>, RowsError> {
+async fn add_piece(view: &View, index: &KeyIndex, span: &Span) -> Result<Option<Span>, RowsError> {
     let mut cursor = view.cursor(span, view.revision, false);
     let mut keys = Vec::new();
     while keys.len() < KEYS_PER_PIECE {

@@ -14,8 +14,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::state::StoreState;
-use engine::log::{Log, Slot};
-use engine::rows::Rows;
+use engine::log::{DynLog, Slot};
+use engine::rows::{DynRows, DynSnapshot};
 use etcd_types::types::{Committed, Prev, Revision};
 use mvcc::apply::{Applier, Effect};
 use mvcc::memtable::{Memtable, MemtableSet};
@@ -59,17 +59,16 @@ pub struct ImmutableMemtable {
 }
 
 /// Rows that changed in the background.
-#[derive(Debug)]
-pub struct FlushResult<S> {
+pub struct FlushResult {
     /// The slot after the last record that is in them, and the revision there; `None` if that did not change.
     pub through: Option<(Slot, Revision)>,
     /// The rows.
-    pub snapshot: S,
+    pub snapshot: DynSnapshot,
 }
 
 /// See the module.
-pub struct Replica<R: Rows> {
-    state: Arc<StoreState<R>>,
+pub struct Replica {
+    state: Arc<StoreState>,
     applier: Applier,
     memtables: MemtableSet,
     /// Immutable memtables that are not known to be rows, oldest first.
@@ -83,10 +82,10 @@ pub struct Replica<R: Rows> {
     prior_leases: prior_leases::PriorLeases,
 }
 
-impl<R: Rows> Replica<R> {
+impl Replica {
     /// The published state.
     #[must_use]
-    pub fn state(&self) -> &Arc<StoreState<R>> {
+    pub fn state(&self) -> &Arc<StoreState> {
         &self.state
     }
 
@@ -199,7 +198,7 @@ impl<R: Rows> Replica<R> {
     }
 
     /// Lets views read newer rows, without the memtables that are in them now.
-    pub fn swap_rows(&mut self, flushed: FlushResult<R::Snapshot>) {
+    pub fn swap_rows(&mut self, flushed: FlushResult) {
         let revision = match flushed.through {
             Some((applied_slot, revision)) => {
                 self.applied_slot = applied_slot;
@@ -220,7 +219,7 @@ impl<R: Rows> Replica<R> {
     }
 
     /// Lets views read newer rows, if they hold no more than is applied, and no less than the current ones.
-    pub fn refresh(&mut self, RefreshedRows { snapshot, manifest }: RefreshedRows<R::Snapshot>) {
+    pub fn refresh(&mut self, RefreshedRows { snapshot, manifest }: RefreshedRows) {
         let applied_slot = Slot(manifest.applied_slot);
         if (self.applied_slot..=self.next).contains(&applied_slot) && manifest.reached() <= self.revision() {
             // The sizes are set before the progress, because the callers that wait for the progress then read the sizes.
@@ -238,7 +237,7 @@ impl<R: Rows> Replica<R> {
     ///
     /// # Errors
     /// As [`Replica::load`].
-    pub async fn reset_from_snapshot<L: Log>(&mut self, log: &L, rows: &R) -> Result<(), StoreOpenError> {
+    pub async fn reset_from_snapshot(&mut self, log: &DynLog, rows: &DynRows) -> Result<(), StoreOpenError> {
         let state = self.state.clone();
         let mut fresh = Self::load(log, rows).await?;
         state.replace(&fresh.state);
@@ -247,7 +246,7 @@ impl<R: Rows> Replica<R> {
         Ok(())
     }
 
-    fn publish(&self, rows: Option<(R::Snapshot, Revision)>) {
+    fn publish(&self, rows: Option<(DynSnapshot, Revision)>) {
         let old = self.state.view();
         let (rows, rows_revision, hot) = match rows {
             Some((rows, revision)) => (rows, revision, Arc::default()),

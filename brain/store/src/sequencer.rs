@@ -30,8 +30,8 @@ use command::{ChangeAnswer, Command, Outcome, QueuedCommand, Reply};
 use engine::LogAndRows;
 use engine::log::frame::PART_HEADER_BYTES;
 use engine::log::writer::{WriteError, Writer};
-use engine::log::{Log, Slot};
-use engine::rows::Rows;
+use engine::log::{DynLog, Slot};
+use engine::rows::DynRows;
 use lease::expire::LeaseEnds;
 use lease::limit::LeaseRoom;
 use lease::permission::PermittedLeases;
@@ -43,7 +43,7 @@ use telemetry::metrics::Metrics;
 
 use options::MIN_BATCH_REQUESTS;
 pub use options::SequencerOptions;
-pub use quota::SpaceQuota;
+pub use quota::{DynSpaceQuota, SpaceQuota};
 
 pub mod command;
 
@@ -79,12 +79,15 @@ struct UnderWay {
     payload: Option<Bytes>,
 }
 
+/// Called with every committed batch once, in order.
+pub type Publish = Box<dyn FnMut(CommitEvent) + Send>;
+
 /// The task that owns the write path.
-pub struct Sequencer<L: Log, R: Rows, E, Q> {
-    log: L,
-    rows: R,
-    state: Arc<StoreState<R>>,
-    replica: Replica<R>,
+pub struct Sequencer {
+    log: DynLog,
+    rows: DynRows,
+    state: Arc<StoreState>,
+    replica: Replica,
     writer: Writer,
     commands: mpsc::Receiver<QueuedCommand>,
     pending: VecDeque<QueuedCommand>,
@@ -93,11 +96,11 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     alarms: Vec<QueuedCommand>,
     lease_ends: LeaseEnds,
     immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
-    flushed: mpsc::Receiver<FlushResult<R::Snapshot>>,
+    flushed: mpsc::Receiver<FlushResult>,
     /// True if the flush had no room for the active memtable when it was due.
     is_rotation_due: bool,
-    publish: E,
-    space: Q,
+    publish: Publish,
+    space: DynSpaceQuota,
     metrics: Arc<Metrics>,
     options: SequencerOptions,
     under_way: FuturesOrdered<BoxFuture<'static, Result<UnderWay, WriteError>>>,
@@ -118,29 +121,23 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
 }
 
 /// The channels of a sequencer.
-pub struct SequencerChannels<S> {
+pub struct SequencerChannels {
     /// Requests.
     pub commands: mpsc::Receiver<QueuedCommand>,
     /// Sends memtables to flush.
     pub immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
     /// Receives flushed ones.
-    pub flushed: mpsc::Receiver<FlushResult<S>>,
+    pub flushed: mpsc::Receiver<FlushResult>,
 }
 
-impl<L, R, E, Q> Sequencer<L, R, E, Q>
-where
-    L: Log,
-    R: Rows,
-    E: FnMut(CommitEvent) + Send + 'static,
-    Q: SpaceQuota,
-{
+impl Sequencer {
     /// Creates the writer of an epoch. `publish` is called with every committed batch once, in order.
     pub fn new(
-        LogAndRows { log, rows }: LogAndRows<L, R>,
-        (replica, writer): (Replica<R>, Writer),
-        channels: SequencerChannels<R::Snapshot>,
-        publish: E,
-        space: Q,
+        LogAndRows { log, rows }: LogAndRows,
+        (replica, writer): (Replica, Writer),
+        channels: SequencerChannels,
+        publish: Publish,
+        space: DynSpaceQuota,
         (options, metrics): (SequencerOptions, Arc<Metrics>),
     ) -> Self {
         let head = Head {
@@ -182,11 +179,11 @@ where
     ///
     /// Returns the member's state in memory, whatever the end of the epoch was, and the error for which it could not be finished:
     /// another writer took over, or log or rows failed.
-    pub async fn run(mut self, stop: CancellationToken, lost: CancellationToken) -> (Replica<R>, anyhow::Result<()>) {
+    pub async fn run(mut self, stop: CancellationToken, lost: CancellationToken) -> (Replica, anyhow::Result<()>) {
         let ended = tokio::select! {
-            biased;
-            () = lost.cancelled() => Ok(()),
-            ended = self.work(stop) => ended,
+        biased;
+        () = lost.cancelled() => Ok(()),
+        ended = self.work(stop) => ended,
         };
         (self.replica, ended)
     }
@@ -208,24 +205,24 @@ where
                 continue;
             }
             tokio::select! {
-                biased;
-                Some(committed) = self.under_way.next() => self.publish_batch(committed?),
-                // The flush ends before this task only on failure. Otherwise a wait for it to make room would last for ever.
-                flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
-                () = passed(over) => return self.rotate_last().await,
-                Ok(room) = immutable.reserve(), if self.is_rotation_due => self.rotate_into(room),
-                Some(expired) = self.lease_ends.next() => self.lease_ends.end(&self.state, expired),
-                _ = tick.tick() => self.tick(),
-                () = stop.cancelled(), if !stopping => {
-                    self.commands.close();
-                    stopping = true;
-                }
-                () = std::future::ready(()), if self.has_work() && self.may_take() => self.take(&mut tick).await?,
-                // The last one follows those that were being queued when the queue was closed.
-                command = self.commands.recv(), if !collected && (self.may_collect() || (stopping && self.commands.is_empty())) => match command {
-                    Some(command) => self.collect(command),
-                    None => collected = true,
-                },
+            biased;
+            Some(committed) = self.under_way.next() => self.publish_batch(committed?),
+            // The flush ends before this task only on failure. Otherwise a wait for it to make room would last for ever.
+            flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
+            () = passed(over) => return self.rotate_last().await,
+            Ok(room) = immutable.reserve(), if self.is_rotation_due => self.rotate_into(room),
+            Some(expired) = self.lease_ends.next() => self.lease_ends.end(&self.state, expired),
+            _ = tick.tick() => self.tick(),
+            () = stop.cancelled(), if !stopping => {
+            self.commands.close();
+            stopping = true;
+            }
+            () = std::future::ready(()), if self.has_work() && self.may_take() => self.take(&mut tick).await?,
+            // The last one follows those that were being queued when the queue was closed.
+            command = self.commands.recv(), if !collected && (self.may_collect() || (stopping && self.commands.is_empty())) => match command {
+            Some(command) => self.collect(command),
+            None => collected = true,
+            },
             }
         }
     }
@@ -304,12 +301,12 @@ where
         let immutable = self.immutable.clone();
         let mut batch = loop {
             tokio::select! {
-                biased;
-                batch = &mut evaluating => break batch,
-                _ = tick.tick() => self.tick(),
-                Ok(room) = immutable.reserve(), if self.is_rotation_due => self.rotate_into(room),
-                Some(committed) = self.under_way.next() => self.publish_batch(committed?),
-                flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
+            biased;
+            batch = &mut evaluating => break batch,
+            _ = tick.tick() => self.tick(),
+            Ok(room) = immutable.reserve(), if self.is_rotation_due => self.rotate_into(room),
+            Some(committed) = self.under_way.next() => self.publish_batch(committed?),
+            flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
             }
         };
         self.permitted = std::mem::take(&mut batch.permitted);
@@ -408,7 +405,7 @@ where
         }
     }
 
-    fn swap_rows(&mut self, flushed: FlushResult<R::Snapshot>) {
+    fn swap_rows(&mut self, flushed: FlushResult) {
         self.replica.swap_rows(flushed);
         (self.publish)(CommitEvent::Rows);
     }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::auth::SharedAuth;
 use engine::log::Slot;
-use engine::rows::Rows;
+use engine::rows::DynRows;
 use etcd_types::types::{LeaseId, Revision};
 use mvcc::auth::Auth;
 use mvcc::fetch::FetchBudgets;
@@ -36,8 +36,8 @@ pub struct CompactionProgress {
 }
 
 /// The published state of the store.
-pub struct StoreState<R: Rows> {
-    view: ArcSwap<View<R::Snapshot>>,
+pub struct StoreState {
+    view: ArcSwap<View>,
     leases: Mutex<Leases>,
     alarms: Mutex<BTreeSet<(i32, u64)>>,
     auth: Arc<SharedAuth>,
@@ -67,17 +67,17 @@ pub struct StoreState<R: Rows> {
 }
 
 /// A write of rows that is under way: see [`StoreState::write_rows`].
-pub struct WritingRows<R: Rows>(Arc<StoreState<R>>);
+pub struct WritingRows(Arc<StoreState>);
 
-impl<R: Rows> Drop for WritingRows<R> {
+impl Drop for WritingRows {
     fn drop(&mut self) {
         *self.0.writing_rows.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
-impl<R: Rows> StoreState<R> {
+impl StoreState {
     /// The state that was found when the store was opened.
-    pub fn new(view: View<R::Snapshot>, leases: Leases, alarms: BTreeSet<(i32, u64)>, auth: Auth) -> Self {
+    pub fn new(view: View, leases: Leases, alarms: BTreeSet<(i32, u64)>, auth: Auth) -> Self {
         Self {
             view: ArcSwap::from_pointee(view),
             leases: Mutex::new(leases),
@@ -123,12 +123,12 @@ impl<R: Rows> StoreState<R> {
     }
 
     /// The newest view.
-    pub fn view(&self) -> Arc<View<R::Snapshot>> {
+    pub fn view(&self) -> Arc<View> {
         self.view.load_full()
     }
 
     /// Makes a newer view the one that reads take.
-    pub fn publish(&self, view: View<R::Snapshot>) {
+    pub fn publish(&self, view: View) {
         self.view.store(Arc::new(view));
     }
 
@@ -160,7 +160,7 @@ impl<R: Rows> StoreState<R> {
     }
 
     /// The newest view, and the leases and users as of its revision.
-    pub fn consistent(&self) -> (Arc<View<R::Snapshot>>, Vec<StoredLease>, Arc<Auth>) {
+    pub fn consistent(&self) -> (Arc<View>, Vec<StoredLease>, Arc<Auth>) {
         let leases = self.leases();
         (self.view(), leases.all_stored(), self.auth.load())
     }
@@ -305,7 +305,7 @@ impl<R: Rows> StoreState<R> {
     }
 
     /// Records that rows are being written, until the returned guard is dropped.
-    pub fn write_rows(self: &Arc<Self>) -> WritingRows<R> {
+    pub fn write_rows(self: &Arc<Self>) -> WritingRows {
         *self.writing_rows.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         WritingRows(self.clone())
     }
@@ -330,7 +330,7 @@ impl<R: Rows> StoreState<R> {
 
     /// Bytes that the store occupies: those of its rows, or the count of all members if the storage is shared. Of a log on local disk only
     /// what rows do not hold as well is counted: etcd counts no log, and deletes its own without a compaction.
-    pub fn total_size(&self, rows: &R) -> u64 {
+    pub fn total_size(&self, rows: &DynRows) -> u64 {
         match rows.size() {
             Some(size) => size + self.sizes().unversioned(),
             None => self.sizes().total(),

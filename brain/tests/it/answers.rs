@@ -24,7 +24,7 @@ use crate::counted::{Counted, Reads};
 use crate::engine::Engine;
 use crate::wire::pb;
 
-type Small = Engine<MemLog, Counted<MemRows>>;
+type Small = Engine;
 
 const VALUES: usize = 64;
 
@@ -199,7 +199,7 @@ async fn election_charges_whoever_asks_for_its_leader() {
         leases: Arc::new(LeaseService::new(api.clone(), None)),
         hub: engine.store.hub.clone(),
         replay: Arc::new(Replay::new(
-            LogHistory::new(MemLog::default(), api.state.clone()),
+            Arc::new(LogHistory::new(Arc::new(MemLog::default()), api.state.clone())),
             watch::WatchLimits::default(),
         )),
         cleanup,

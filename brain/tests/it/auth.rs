@@ -7,7 +7,7 @@ use api::auth::{AuthOptions, AuthService, Authenticator, JwtOptions, SignMethod,
 use api::kv::KvService;
 use api::lease::LeaseService;
 use bytes::Bytes;
-use engine::log::{Log, MemLog};
+use engine::log::MemLog;
 use engine::rows::mem::MemRows;
 use engine::rows::{RowChange, Rows};
 use etcd_types::pb::authpb;
@@ -32,18 +32,18 @@ const INVALID_TOKEN: &str = "etcdserver: invalid auth token";
 const PASSWORD_TOO_LONG: &str = "bcrypt: password length exceeds 72 bytes";
 
 /// The services of an engine. Passwords cost little.
-pub(crate) struct Services<R: Rows> {
-    auth: AuthService<R>,
-    kv: KvService<R>,
-    leases: LeaseService<R>,
+pub(crate) struct Services {
+    auth: AuthService,
+    kv: KvService,
+    leases: LeaseService,
 }
 
-impl<R: Rows> Services<R> {
-    pub(crate) fn of<L: Log>(engine: &Engine<L, R>) -> Self {
+impl Services {
+    pub(crate) fn of(engine: &Engine) -> Self {
         Self::with(engine, AuthOptions::default())
     }
 
-    fn with<L: Log>(engine: &Engine<L, R>, options: AuthOptions) -> Self {
+    fn with(engine: &Engine, options: AuthOptions) -> Self {
         let options = AuthOptions {
             bcrypt_cost: 4,
             ..options

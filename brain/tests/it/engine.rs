@@ -2,25 +2,22 @@
 //!
 //! Small bounds, so that flushes, compactions and batches of all kinds happen within a short script.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::watch::{self, History, PrevKv};
+use ::watch::{self, PrevKv};
 use api::auth::Guard;
 use api::context::ApiContext;
 use api::kv::KvService;
 use api::lease::LeaseService;
 use api::request::RequestLimits;
 use brain::server::node::{self, NodeHandles, NodeOptions};
-use cluster::engine::Engine as EngineTypes;
 use cluster::members::Members;
 use cluster::node::Node;
 use cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
 use engine::LogAndRows;
-use engine::cas_register::mem::MemRegister;
-use engine::log::Log;
-use engine::rows::Rows;
+use engine::log::{DynLog, Log};
+use engine::rows::{DynRows, Rows};
 use etcd_types::types::Committed;
 use mvcc::fetch::FetchBudgets;
 use pb::kv_server::Kv;
@@ -38,46 +35,33 @@ use crate::model::{Event, Model};
 use crate::wire::{Answer, Refusal, Request, Response, Target, pb};
 
 /// A store that runs until it is stopped or dropped.
-pub(crate) struct Engine<L: Log, R: Rows> {
-    pub(crate) store: NodeHandles<Unbounded<L, R>>,
-    pub(crate) kv: KvService<R>,
-    pub(crate) lease: LeaseService<R>,
+pub(crate) struct Engine {
+    pub(crate) store: NodeHandles,
+    pub(crate) kv: KvService,
+    pub(crate) lease: LeaseService,
     tasks: Tasks,
     stop: CancellationToken,
 }
 
-#[derive(Clone)]
+/// No quota.
 pub(crate) struct Endless;
 
 impl SpaceQuota for Endless {
-    fn exceeded(&mut self, _: impl FnOnce() -> u64, _: &impl Rows) -> bool {
+    fn exceeded(&self, _: &dyn Fn() -> u64, _: &dyn Rows) -> bool {
         false
     }
 }
 
-/// The types of a store over any log and rows, without a quota.
-pub(crate) struct Unbounded<L, R>(PhantomData<(L, R)>);
-
-impl<L: Log, R: Rows> EngineTypes for Unbounded<L, R> {
-    type Log = L;
-    type Rows = R;
-    type Register = MemRegister;
-    type Space = Endless;
-}
-
 /// Opens a store, and leaves it to the caller who leads it.
-pub(crate) async fn open<L: Log, R: Rows>(
-    engine: (L, R),
-    metrics: &Arc<Metrics>,
-) -> anyhow::Result<(NodeHandles<Unbounded<L, R>>, Node<Unbounded<L, R>>)> {
+pub(crate) async fn open(engine: (DynLog, DynRows), metrics: &Arc<Metrics>) -> anyhow::Result<(NodeHandles, Node)> {
     open_with(engine, metrics, (CompactionPace::default(), FetchBudgets::default())).await
 }
 
-async fn open_with<L: Log, R: Rows>(
-    engine: (L, R),
+async fn open_with(
+    engine: (DynLog, DynRows),
     metrics: &Arc<Metrics>,
     (compaction, fetches): (CompactionPace, FetchBudgets),
-) -> anyhow::Result<(NodeHandles<Unbounded<L, R>>, Node<Unbounded<L, R>>)> {
+) -> anyhow::Result<(NodeHandles, Node)> {
     let options = NodeOptions {
         sequencer: SequencerOptions {
             member: 1,
@@ -95,34 +79,48 @@ async fn open_with<L: Log, R: Rows>(
         lease: Duration::ZERO,
     };
     let (log, rows) = engine;
-    node::open(LogAndRows { log, rows }, options, metrics, Endless).await
+    node::open(LogAndRows { log, rows }, options, metrics, Arc::new(Endless)).await
 }
 
-impl<L: Log, R: Rows> Engine<L, R> {
+impl Engine {
     /// Opens the store that `log` and `rows` are.
-    pub(crate) async fn start(log: L, rows: R) -> anyhow::Result<Self> {
-        Self::start_with((log, rows), CompactionPace::default(), FetchBudgets::default()).await
+    pub(crate) async fn start(log: impl Log, rows: impl Rows) -> anyhow::Result<Self> {
+        Self::start_with(
+            (Arc::new(log), Arc::new(rows)),
+            CompactionPace::default(),
+            FetchBudgets::default(),
+        )
+        .await
     }
 
     /// The same, with compactions at this pace.
-    pub(crate) async fn start_paced(log: L, rows: R, compaction: CompactionPace) -> anyhow::Result<Self> {
-        Self::start_with((log, rows), compaction, FetchBudgets::default()).await
+    pub(crate) async fn start_paced(
+        log: impl Log,
+        rows: impl Rows,
+        compaction: CompactionPace,
+    ) -> anyhow::Result<Self> {
+        Self::start_with((Arc::new(log), Arc::new(rows)), compaction, FetchBudgets::default()).await
     }
 
     /// The same, in a process that may use `memory` bytes of memory.
-    pub(crate) async fn start_within(log: L, rows: R, memory: u64) -> anyhow::Result<Self> {
-        Self::start_with((log, rows), CompactionPace::default(), FetchBudgets::within(memory)).await
+    pub(crate) async fn start_within(log: impl Log, rows: impl Rows, memory: u64) -> anyhow::Result<Self> {
+        Self::start_with(
+            (Arc::new(log), Arc::new(rows)),
+            CompactionPace::default(),
+            FetchBudgets::within(memory),
+        )
+        .await
     }
 
     async fn start_with(
-        (log, rows): (L, R),
+        (log, rows): (DynLog, DynRows),
         compaction: CompactionPace,
         fetches: FetchBudgets,
     ) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
         let metrics = Arc::new(Metrics::new(false));
-        let limits = RequestLimits::new(128, 1_572_864, &rows);
+        let limits = RequestLimits::new(128, 1_572_864, &*rows);
         let (store, node) = open_with((log, rows), &metrics, (compaction, fetches)).await?;
         let ending = stop.clone();
         let claim = LockClaim {
@@ -324,7 +322,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
     }
 }
 
-impl<L: Log, R: Rows> Target for Engine<L, R> {
+impl Target for Engine {
     async fn call(&mut self, request: Request) -> Answer {
         let answer = match request {
             Request::Range(range) => self

@@ -18,13 +18,13 @@ mod history;
 mod leases;
 mod txns;
 
-async fn start() -> (Engine<MemLog, Counted>, Counted) {
+async fn start() -> (Engine, Counted) {
     let rows = counted();
     (Engine::start(MemLog::new(), rows.clone()).await.unwrap(), rows)
 }
 
 /// Puts `keys` keys, attached to a lease, and waits until none of them is in memory.
-async fn fill(engine: &mut Engine<MemLog, Counted>, keys: usize, lease: i64) {
+async fn fill(engine: &mut Engine, keys: usize, lease: i64) {
     for n in 0..keys {
         let put = pb::PutRequest {
             key: format!("many/{n:05}").into(),
@@ -38,7 +38,7 @@ async fn fill(engine: &mut Engine<MemLog, Counted>, keys: usize, lease: i64) {
 }
 
 /// Waits until no version is in memory.
-async fn flushed(engine: &Engine<MemLog, Counted>) {
+async fn flushed(engine: &Engine) {
     // The clock is paused: this lets the timers of the flush fire, and no real time passes.
     let flushed = async {
         while engine.store.state.view().memtables.bytes() > 0 {
@@ -50,7 +50,7 @@ async fn flushed(engine: &Engine<MemLog, Counted>) {
         .expect("rows are flushed in time");
 }
 
-async fn delete(engine: &mut Engine<MemLog, Counted>, prev_kv: bool) -> pb::DeleteRangeResponse {
+async fn delete(engine: &mut Engine, prev_kv: bool) -> pb::DeleteRangeResponse {
     let delete = pb::DeleteRangeRequest {
         key: "many/".into(),
         range_end: "many0".into(),

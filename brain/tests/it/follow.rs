@@ -1,5 +1,7 @@
 //! A member that follows another one in this process, over a real connection, or the log alone.
 
+use ::engine::log::DynLog;
+use ::engine::rows::DynRows;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use ::engine::log::frame::is_barrier;
 use ::engine::log::{Log, MemLog, Slot};
 use ::engine::rows::Rows;
 use ::engine::rows::mem::MemRows;
-use ::watch::{History as _, PrevKv};
+use ::watch::PrevKv;
 use brain::server::node::NodeHandles;
 use cluster::follow::FollowerIdentity;
 use cluster::followers::Followers;
@@ -33,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
-use crate::engine::{self, Engine, Unbounded};
+use crate::engine::{self, Engine};
 use crate::key_index;
 use crate::pausable_rows::{Gates, PausableRows};
 use crate::wire::pb;
@@ -58,7 +60,7 @@ const COMPACTED_REVISION: i64 = 10;
 pub(crate) struct Leading {
     log: MemLog,
     rows: MemRows,
-    pub(crate) engine: Engine<MemLog, MemRows>,
+    pub(crate) engine: Engine,
     roles: watch::Sender<Role>,
 }
 
@@ -111,20 +113,21 @@ impl Leading {
 }
 
 /// Another member of the same store.
-struct Other<L: Log, R: Rows> {
-    store: NodeHandles<Unbounded<L, R>>,
-    node: Node<Unbounded<L, R>>,
-    refresher: RowsRefresher<R>,
+struct Other {
+    store: NodeHandles,
+    node: Node,
+    refresher: RowsRefresher,
     roles: watch::Sender<Role>,
     election: Election,
 }
 
-impl<L: Log, R: Rows> Other<L, R> {
-    async fn open(log: L, rows: R) -> Self {
+impl Other {
+    async fn open(log: impl Log, rows: impl Rows) -> Self {
+        let rows: DynRows = Arc::new(rows);
         let metrics = Arc::new(Metrics::new(false));
-        let (store, node) = engine::open((log, rows.clone()), &metrics).await.unwrap();
+        let (store, node) = engine::open((Arc::new(log), rows.clone()), &metrics).await.unwrap();
         // No member is elected here.
-        let lock = StorageLock::new(MemRegister::new(), "a lock that nobody takes");
+        let lock = StorageLock::new(Arc::new(MemRegister::new()), "a lock that nobody takes");
         let (_, election) = Elector::new(lock, Timing::storage("other")).unwrap();
         Self {
             store,
@@ -147,8 +150,8 @@ impl<L: Log, R: Rows> Other<L, R> {
         let shown = (&self.roles, &self.election, &mut self.refresher);
         let metrics = PeerMetrics::default();
         tokio::select! {
-            ended = self.node.follow(channel, &follower, (1, &metrics), shown) => panic!("{ended:?}"),
-            done = timeout(STEP_TIMEOUT, done) => done.expect("it takes too long"),
+        ended = self.node.follow(channel, &follower, (1, &metrics), shown) => panic!("{ended:?}"),
+        done = timeout(STEP_TIMEOUT, done) => done.expect("it takes too long"),
         }
     }
 
@@ -294,13 +297,14 @@ async fn a_follower_hears_of_what_is_committed_while_rows_take_long() {
 #[tokio::test]
 async fn rows_that_took_long_do_not_take_the_place_of_later_ones() {
     let mut leading = Leading::start().await;
-    let mut replica = Replica::load(&leading.log, &leading.rows).await.unwrap();
-    let mut refresher = RowsRefresher::new(leading.rows.clone());
+    let (log, rows): (DynLog, DynRows) = (Arc::new(leading.log.clone()), Arc::new(leading.rows.clone()));
+    let mut replica = Replica::load(&log, &rows).await.unwrap();
+    let mut refresher = RowsRefresher::new(Arc::new(leading.rows.clone()));
     refresher.want();
     let old = refresher.next().await.unwrap();
     leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
     leading.engine.compact().await;
-    replica.reset_from_snapshot(&leading.log, &leading.rows).await.unwrap();
+    replica.reset_from_snapshot(&log, &rows).await.unwrap();
     let (before, next) = (replica.state().view().rows_revision, replica.next());
     replica.refresh(old);
     assert_eq!((replica.state().view().rows_revision, replica.next()), (before, next));

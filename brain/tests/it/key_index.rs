@@ -19,7 +19,7 @@ use crate::store::{requests, seed};
 use crate::wire::{Request, Response, Target as _, pb};
 
 /// Waits until the index is built.
-pub(crate) async fn served<R: Rows>(state: &StoreState<R>) {
+pub(crate) async fn served(state: &StoreState) {
     while state.view().key_index.size().phase != IndexPhase::Serving {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -27,7 +27,7 @@ pub(crate) async fn served<R: Rows>(state: &StoreState<R>) {
 
 /// Compares counts of the index with those of rows and memtables: at the newest revision, and at one that is not compacted. Returns the
 /// number of counts that the index knew.
-pub(crate) async fn compare<R: Rows>(state: &StoreState<R>, rng: &mut StdRng) -> usize {
+pub(crate) async fn compare(state: &StoreState, rng: &mut StdRng) -> usize {
     const BOUNDS: &[&[u8]] = &[
         b"\0",
         b"\0\0",
@@ -67,7 +67,7 @@ pub(crate) async fn compare<R: Rows>(state: &StoreState<R>, rng: &mut StdRng) ->
     known
 }
 
-async fn agrees<L: Log, R: Rows>(log: L, rows: R, requests: usize) {
+async fn agrees(log: impl Log + Clone, rows: impl Rows + Clone, requests: usize) {
     let mut rng = StdRng::seed_from_u64(seed());
     let mut run = Run::new(seed());
     let mut known = 0;
@@ -161,7 +161,7 @@ async fn deletion_of_many_keys_is_counted_at_once() {
     engine.stop().await.unwrap();
 }
 
-async fn range(engine: &mut Engine<MemLog, Counted<MemRows>>, range: pb::RangeRequest) -> pb::RangeResponse {
+async fn range(engine: &mut Engine, range: pb::RangeRequest) -> pb::RangeResponse {
     match engine.call(Request::Range(range)).await.unwrap() {
         Response::Range(response) => response,
         other => panic!("answered by {other:?}"),

@@ -35,9 +35,9 @@ const RENEWAL_DELAY: Duration = Duration::from_millis(300);
 
 /// A leader that answers a follower, and the sender that sets its lease.
 struct Asked {
-    engine: Engine<MemLog, MemRows>,
-    kv: KvService<MemRows>,
-    maintenance: MaintenanceService<MemRows>,
+    engine: Engine,
+    kv: KvService,
+    maintenance: MaintenanceService,
     roles: watch::Sender<Role>,
 }
 

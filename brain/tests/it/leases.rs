@@ -33,14 +33,14 @@ const LEASE_TTL: i64 = 3_600;
 /// Time since the lease was last renewed, in seconds.
 const SECONDS_SINCE_RENEWAL: u64 = 200;
 
-type Member<L> = Engine<L, MemRows>;
+type Member = Engine;
 
-async fn start<L: Log>(log: &L, rows: &MemRows) -> Member<L> {
+async fn start(log: &(impl Log + Clone), rows: &MemRows) -> Member {
     Engine::start(log.clone(), rows.clone()).await.unwrap()
 }
 
 /// Grants the lease, as if `SECONDS_SINCE_RENEWAL` had passed since.
-async fn grant(member: &mut Member<impl Log>) {
+async fn grant(member: &mut Member) {
     let request = Request::Grant(pb::LeaseGrantRequest {
         id: LEASE_ID,
         ttl: LEASE_TTL,
@@ -61,13 +61,13 @@ async fn grant_at(member: &locks::Member) {
     store.state.leases().grant(LeaseId(LEASE_ID), LEASE_TTL, 0, then);
 }
 
-async fn keep_alive(member: &mut Member<impl Log>) {
+async fn keep_alive(member: &mut Member) {
     let request = Request::KeepAlive(pb::LeaseKeepAliveRequest { id: LEASE_ID });
     member.call(request).await.unwrap();
 }
 
 /// Returns the remaining time of the lease, in seconds.
-async fn left(member: &mut Member<impl Log>) -> i64 {
+async fn left(member: &mut Member) -> i64 {
     let request = Request::TimeToLive(pb::LeaseTimeToLiveRequest {
         id: LEASE_ID,
         keys: false,

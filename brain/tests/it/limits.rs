@@ -86,7 +86,7 @@ impl LogHooks for BytesRead {
     }
 }
 
-async fn is_alarmed<L: Log, R: Rows>(engine: &Engine<L, R>) -> bool {
+async fn is_alarmed(engine: &Engine) -> bool {
     let raised = async {
         while !engine.store.state.has_alarm(CORRUPT) {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -253,12 +253,12 @@ async fn flushes_go_before_the_deletion_of_a_large_revision() {
     engine.stop().await.unwrap();
 }
 
-async fn grant<L: Log, R: Rows>(engine: &mut Engine<L, R>, id: i64) {
+async fn grant(engine: &mut Engine, id: i64) {
     let grant = pb::LeaseGrantRequest { ttl: 600, id };
     engine.call(Request::Grant(grant)).await.unwrap();
 }
 
-async fn attach<L: Log, R: Rows>(engine: &mut Engine<L, R>, key: String, lease: i64) {
+async fn attach(engine: &mut Engine, key: String, lease: i64) {
     let put = pb::PutRequest {
         key: key.into(),
         lease,
@@ -267,7 +267,7 @@ async fn attach<L: Log, R: Rows>(engine: &mut Engine<L, R>, key: String, lease: 
     engine.call(Request::Put(put)).await.unwrap();
 }
 
-async fn attached<L: Log, R: Rows>(engine: &mut Engine<L, R>, id: i64) -> (i64, Vec<Bytes>) {
+async fn attached(engine: &mut Engine, id: i64) -> (i64, Vec<Bytes>) {
     let ask = pb::LeaseTimeToLiveRequest { id, keys: true };
     match engine.call(Request::TimeToLive(ask)).await.unwrap() {
         Response::TimeToLive(found) => (found.granted_ttl, found.keys),
@@ -278,7 +278,7 @@ async fn attached<L: Log, R: Rows>(engine: &mut Engine<L, R>, id: i64) -> (i64, 
 const LEASES: i64 = 300;
 
 /// Grants leases and attaches keys in a first flush; ends leases, moves keys and grants again in a second one.
-async fn lease_changes<L: Log, R: Rows>(engine: &mut Engine<L, R>) {
+async fn lease_changes(engine: &mut Engine) {
     for id in 1..=LEASES {
         attach(engine, format!("key-{}", id % 100), 1 + id % 7).await;
     }

@@ -40,7 +40,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::Request as Ask;
 
-use crate::engine::{Endless, Unbounded};
+use crate::engine::Endless;
 use crate::wire::pb;
 
 /// The way in which members with different locks learn of each other.
@@ -49,18 +49,18 @@ pub(crate) enum LockView {
     /// Each reads the log, as holders of Leases do.
     Log,
     /// The first one holds this lock, in whose record the second one announces itself.
-    Record(StorageLock<MemRegister>),
+    Record(StorageLock),
     /// All compete for this lock.
-    Shared(StorageLock<MemRegister>),
+    Shared(StorageLock),
 }
 
 impl LockView {
     /// The lock that a member competes for.
-    fn lock(&self, id: u64) -> StorageLock<MemRegister> {
+    fn lock(&self, id: u64) -> StorageLock {
         match self {
             LockView::Record(lock) if id == 1 => lock.clone(),
             LockView::Shared(lock) => lock.clone(),
-            _ => StorageLock::new(MemRegister::new(), "a lock of its own"),
+            _ => StorageLock::new(Arc::new(MemRegister::new()), "a lock of its own"),
         }
     }
 
@@ -87,7 +87,7 @@ impl LockView {
 
 /// A member with a lock of its own.
 pub(crate) struct Member {
-    pub(crate) kv: KvService<MemRows>,
+    pub(crate) kv: KvService,
     pub(crate) roles: watch::Receiver<Role>,
     tasks: Tasks,
     stop: CancellationToken,
@@ -95,7 +95,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    pub(crate) async fn start<L: Log>(id: u64, (log, rows): (L, MemRows), view: &LockView, flush: Duration) -> Self {
+    pub(crate) async fn start(id: u64, (log, rows): (impl Log, MemRows), view: &LockView, flush: Duration) -> Self {
         let lock = view.lock(id);
         // An earlier holder released it: the next holder need not wait for earlier holders of this lock.
         let released = Record {
@@ -136,9 +136,17 @@ impl Member {
         };
         let metrics = Arc::new(Metrics::new(false));
         let limits = RequestLimits::new(128, 1_572_864, &rows);
-        let (running, mut node) = node::open::<Unbounded<_, _>>(LogAndRows { log, rows }, options, &metrics, Endless)
-            .await
-            .unwrap();
+        let (running, mut node) = node::open(
+            LogAndRows {
+                log: Arc::new(log),
+                rows: Arc::new(rows),
+            },
+            options,
+            &metrics,
+            Arc::new(Endless),
+        )
+        .await
+        .unwrap();
         node.announce_epoch = view.announce_epoch(id);
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
@@ -347,8 +355,8 @@ async fn members_with_different_locks_lose_no_write_and_answer_no_stale_read() {
     }
     let changed = tokio::time::timeout(Duration::from_secs(120), changes(&members));
     tokio::select! {
-        changed = changed => changed.expect("the lead changes"),
-        Some(failed) = readers.join_next() => panic!("a reader ended: {failed:?}"),
+    changed = changed => changed.expect("the lead changes"),
+    Some(failed) = readers.join_next() => panic!("a reader ended: {failed:?}"),
     }
     known.enough.store(true, Ordering::Relaxed);
     let acknowledged: Vec<i64> = writers.join_all().await.into_iter().flatten().collect();
@@ -376,7 +384,7 @@ async fn members_with_different_locks_lose_no_write_and_answer_no_stale_read() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reading_leader_learns_of_a_leader_by_another_lock() {
-    let record = LockView::Record(StorageLock::new(MemRegister::new(), "the storage lock"));
+    let record = LockView::Record(StorageLock::new(Arc::new(MemRegister::new()), "the storage lock"));
     for view in [LockView::Log, record] {
         let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
         let first = Member::start(1, (log.clone(), rows.clone()), &view, Duration::MAX).await;

@@ -19,8 +19,8 @@ use crate::follow::Leading;
 
 /// A member that does not lead, or not yet.
 struct Member {
-    engine: Engine<MemLog, MemRows>,
-    kv: KvService<MemRows>,
+    engine: Engine,
+    kv: KvService,
     roles: watch::Sender<Role>,
 }
 

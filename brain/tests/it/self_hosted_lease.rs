@@ -71,7 +71,7 @@ const OURS: &str = "0a3e4ed2-ours";
 const OTHERS: &str = "0a3e4ed2-others";
 
 /// A store of an API server that has a Lease of the same name.
-async fn store() -> Engine<MemLog, MemRows> {
+async fn store() -> Engine {
     let mut engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
     engine.puts(20).await;
     let lease = format!("k8s\0 lease {OURS} ");

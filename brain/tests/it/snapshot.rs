@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use ::watch::{History as _, HistoryError, PrevKv};
+use ::watch::{HistoryError, PrevKv};
 use api::kv::KvService;
 use backup::snapshot::{
     RestoreOptions, RestoreSummary, SavedSnapshot, SnapshotContents, SnapshotFile, Spool, UnfitSnapshot, restore,
@@ -45,15 +45,12 @@ use crate::wire::{Request, Response, Target as _, pb};
 
 mod program;
 
-fn both<L: Clone, R: Clone>(log: &L, rows: &R) -> LogAndRows<L, R> {
-    LogAndRows {
-        log: log.clone(),
-        rows: rows.clone(),
-    }
+fn both<L: Log + Clone, R: Rows + Clone>(log: &L, rows: &R) -> LogAndRows {
+    LogAndRows::new(log.clone(), rows.clone())
 }
 
 /// Saves what an engine holds.
-async fn saved<L: Log, R: Rows>(engine: &Engine<L, R>, dir: &Path) -> SavedSnapshot {
+async fn saved(engine: &Engine, dir: &Path) -> SavedSnapshot {
     let state = &engine.store.state;
     let (view, leases, auth) = state.consistent();
     let contents = SnapshotContents {
@@ -112,7 +109,7 @@ fn by_member_1() -> RestoreOptions {
     }
 }
 
-async fn agrees<L: Log, R: Rows>(log: L, rows: R, file: &SnapshotFile, model: &Model) {
+async fn agrees(log: impl Log + Clone, rows: impl Rows + Clone, file: &SnapshotFile, model: &Model) {
     let restored = restore(file, both(&log, &rows), &by_member_1()).await.unwrap();
     assert_eq!(restored.revision, model.revision());
     let mut engine = Engine::start(log, rows).await.unwrap();

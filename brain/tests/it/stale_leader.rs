@@ -8,7 +8,7 @@ use bytes::Bytes;
 use engine::log::frame::is_barrier;
 use engine::log::{Fault, Faulty, Log, MemLog, Slot};
 use engine::rows::mem::MemRows;
-use engine::rows::{Order, Rows, Scan, Snapshot};
+use engine::rows::{Order, Rows, Scan};
 use etcd_types::errors::Error;
 use etcd_types::types::{Caller, Committed, LeaseId, Revision};
 use mvcc::op::{Op, PutOp};
@@ -28,8 +28,8 @@ const FAILED_ATTEMPTS: usize = 12;
 /// Number of puts of the old leader before the test interferes.
 const PUTS: usize = 20;
 
-type Old = Engine<Faulty<MemLog>, PausableRows<MemRows>>;
-type New = Engine<MemLog, MemRows>;
+type Old = Engine;
+type New = Engine;
 
 /// The storage that old and new leader share.
 struct World {
@@ -210,7 +210,7 @@ fn ask(old: &Old, key: &'static [u8], len: usize) -> Asked {
     Asked(asked)
 }
 
-async fn shown<L: Log, R: Rows>(engine: &mut Engine<L, R>) -> Shown {
+async fn shown(engine: &mut Engine) -> Shown {
     let mut ranges = Vec::new();
     for keys_only in [false, true] {
         let everything = pb::RangeRequest {

@@ -1,5 +1,6 @@
 //! A leader that can renew its lock and gets nothing into its log, or out of it: another member leads.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::health::StoreHealth;
@@ -95,7 +96,7 @@ impl Pair {
         Self {
             ways: [way_to(&log), way_to(&log)],
             rows: MemRows::new(),
-            view: LockView::Shared(StorageLock::new(MemRegister::new(), "the lock")),
+            view: LockView::Shared(StorageLock::new(Arc::new(MemRegister::new()), "the lock")),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ::watch::{History as _, PrevKv};
+use ::watch::PrevKv;
 use engine::hooked::{HookedRows, RowsHooks};
 use engine::log::frame::is_barrier;
 use engine::log::{Fault, Faulty, Log, MemLog};
@@ -42,7 +42,7 @@ pub(crate) fn files(dir: &std::path::Path) -> (FileLog, FjallRows) {
     (log, rows)
 }
 
-pub(crate) async fn agrees_with_the_model<L: Log, R: Rows>(log: L, rows: R, requests: usize) {
+pub(crate) async fn agrees_with_the_model(log: impl Log + Clone, rows: impl Rows + Clone, requests: usize) {
     let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
     engine.index_keys();
     let (report, model) = run(seed(), requests, &mut engine).await;
@@ -121,7 +121,7 @@ async fn history_reads_superseded_versions_many_at_once() {
 }
 
 /// A stream of all keys whose first message was read.
-async fn streamed(engine: &Engine<MemLog, MemRows>) -> BoxStream<'static, Result<pb::RangeStreamResponse, Status>> {
+async fn streamed(engine: &Engine) -> BoxStream<'static, Result<pb::RangeStreamResponse, Status>> {
     let all = pb::RangeRequest {
         key: "\0".into(),
         range_end: "\0".into(),
@@ -172,7 +172,7 @@ async fn a_range_stream_that_nobody_reads_holds_no_view() {
 }
 
 /// Puts this many keys, deletes them in one revision, and waits until they are gone.
-async fn everything_is_deleted_at_once(engine: &mut Engine<MemLog, MemRows>, keys: usize) {
+async fn everything_is_deleted_at_once(engine: &mut Engine, keys: usize) {
     for n in 0..keys {
         engine.put(format!("all/{n}").as_bytes(), b"value").await.unwrap();
     }

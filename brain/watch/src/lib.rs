@@ -18,7 +18,7 @@ mod replay;
 mod ring;
 mod subscription;
 
-pub use self::history::{History, HistoryError};
+pub use self::history::{DynHistory, History, HistoryError};
 #[cfg(any(test, feature = "laws"))]
 pub use self::history::{laws, model};
 pub use self::hub::{Gauges, Hub, WatchStart};

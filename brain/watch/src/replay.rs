@@ -4,6 +4,7 @@
 //! however slowly they read. The exception is a chunk that is too large for the cache: the last one is kept for [`LARGE_CHUNK_TTL`], and a
 //! stream keeps it, if memory permits, until its other watchers have had their turn. Otherwise each of them would read it again.
 
+use crate::history::DynHistory;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -16,7 +17,7 @@ use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 use super::WatchLimits;
-use super::history::{History, HistoryError};
+use super::history::HistoryError;
 use super::mailbox::locked;
 use super::range::KeyRange;
 use super::ring::{Entry, Limit, PrevKv, scan};
@@ -93,9 +94,8 @@ impl Chunk {
 }
 
 /// Reads history in chunks and shares them; see the module.
-#[derive(Debug)]
-pub struct Replay<H> {
-    history: H,
+pub struct Replay {
+    history: DynHistory,
     options: WatchLimits,
     /// Most recently used last.
     cache: Mutex<VecDeque<Arc<Chunk>>>,
@@ -118,9 +118,9 @@ impl From<HistoryError> for ReplayError {
     }
 }
 
-impl<H: History> Replay<H> {
+impl Replay {
     /// Creates it with an empty cache.
-    pub fn new(history: H, options: WatchLimits) -> Self {
+    pub fn new(history: DynHistory, options: WatchLimits) -> Self {
         Self {
             history,
             options,
@@ -134,7 +134,7 @@ impl<H: History> Replay<H> {
     }
 
     /// Returns the store's history.
-    pub fn history(&self) -> &H {
+    pub fn history(&self) -> &DynHistory {
         &self.history
     }
 

@@ -54,29 +54,30 @@ pub(super) fn brief(entries: &[Arc<Entry>]) -> String {
 /// A hub and its store.
 struct Store {
     hub: Hub,
-    replay: Arc<Replay<ModelHistory>>,
+    history: ModelHistory,
+    replay: Arc<Replay>,
     inbox: Arc<Inbox>,
 }
 
 impl Store {
     fn new(options: WatchLimits) -> Self {
+        let history = ModelHistory::new();
         Self {
             hub: Hub::new(options, 1),
-            replay: Arc::new(Replay::new(ModelHistory::new(), options)),
+            replay: Arc::new(Replay::new(Arc::new(history.clone()), options)),
+            history,
             inbox: Arc::new(Inbox::default()),
         }
     }
 
     /// Commits and publishes one revision for each list of keys, without dispatching it.
     fn publish(&self, revisions: &[&[&str]]) {
-        let next = self.replay.history().published() + 1;
+        let next = self.history.published() + 1;
         let revisions: Vec<_> = (next..)
             .zip(revisions)
             .map(|(at, keys)| revision(at, keys, 10))
             .collect();
-        revisions
-            .iter()
-            .for_each(|committed| self.replay.history().append(committed));
+        revisions.iter().for_each(|committed| self.history.append(committed));
         self.hub.publish(revisions);
     }
 
@@ -228,7 +229,7 @@ async fn a_full_mailbox_makes_its_watcher_catch_up_and_lose_nothing() {
     assert!(matches!(watcher.step(Revision::MAX), SubscriptionStep::Nothing));
     assert_eq!((store.hub.lagging_watchers(), watcher.is_behind()), (1, true));
     assert_eq!(store.read(&mut watcher).await, "a@2 a@4 a@6 a@8 a@10");
-    assert_eq!((store.hub.lagging_watchers(), store.replay.history().reads()), (0, 0));
+    assert_eq!((store.hub.lagging_watchers(), store.history.reads()), (0, 0));
     store.commit(&[&["a"]]).await;
     assert_eq!(store.read(&mut watcher).await, "a@12");
 }
@@ -244,7 +245,7 @@ async fn a_watcher_that_falls_behind_does_not_go_back_to_what_did_not_concern_it
     for _ in 0..50 {
         store.commit(&[&["b"]]).await;
     }
-    store.replay.history().compact(52);
+    store.history.compact(52);
     store
         .commit(&[&["a"], &["b"], &["a"], &["b"], &["b"], &["b"], &["b"]])
         .await;
@@ -278,7 +279,7 @@ async fn a_position_that_fell_off_the_ring_is_read_from_history() {
     }
     let expected: Vec<_> = (2..=51).map(|revision| format!("a@{revision}")).collect();
     assert_eq!(store.read(&mut watcher).await.replace(" | ", " "), expected.join(" "));
-    assert!(store.replay.history().reads() > 0);
+    assert!(store.history.reads() > 0);
     assert!(!watcher.is_behind());
 }
 
@@ -369,16 +370,16 @@ async fn watchers_that_lag_together_share_their_reads() {
     for watcher in &mut watchers {
         assert_eq!(store.read(watcher).await.matches("a@").count(), 20);
     }
-    assert_eq!(store.replay.history().reads(), 1);
+    assert_eq!(store.history.reads(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn history_is_read_again_until_it_answers_and_not_if_it_is_compacted() {
     let store = Store::new(options());
     store.commit(&[&["a"], &["a"], &["a"]]).await;
-    store.replay.history().fail(10);
+    store.history.fail(10);
     assert_eq!(store.replay.load(2, PrevKv::Included).await.unwrap().through(), 4);
-    store.replay.history().compact(3);
+    store.history.compact(3);
     assert_eq!(store.replay.load(1, PrevKv::Included).await.unwrap_err(), 3);
 }
 

@@ -9,15 +9,14 @@ use tonic::{Request, Status};
 use crate::context::{ApiContext, caller_of};
 use crate::leader_request::LeaderRequest;
 use crate::request::own;
-use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use mvcc::auth::{AuthRequest, Permission};
 use store::sequencer::command::Command;
 
 /// Executes a change, which is made of the request when its caller has been permitted. Returns the header for the answer.
-async fn change<Q: Message, R: Rows>(
-    store: &ApiContext<R>,
+async fn change<Q: Message>(
+    store: &ApiContext,
     request: &Request<Q>,
     change: impl Future<Output = Result<AuthRequest, Error>>,
 ) -> Result<Option<pb::ResponseHeader>, Status> {
@@ -33,7 +32,7 @@ async fn change<Q: Message, R: Rows>(
 }
 
 /// Checks a name that becomes the key of a row.
-fn check_name<R: Rows>(store: &ApiContext<R>, name: &str) -> Result<(), Error> {
+fn check_name(store: &ApiContext, name: &str) -> Result<(), Error> {
     if name.len() > store.limits.key_bytes {
         Err(Error::RequestTooLarge)
     } else {
@@ -42,7 +41,7 @@ fn check_name<R: Rows>(store: &ApiContext<R>, name: &str) -> Result<(), Error> {
 }
 
 /// Returns the hash of a password.
-async fn hash<R: Rows>(store: &ApiContext<R>, password: &str) -> Result<Bytes, Error> {
+async fn hash(store: &ApiContext, password: &str) -> Result<Bytes, Error> {
     let hash = store.guard.authenticator().hash(password.to_owned()).await?;
     Ok(hash.into())
 }
@@ -51,7 +50,7 @@ impl LeaderRequest for pb::AuthEnableRequest {
     type Answer = pb::AuthEnableResponse;
     const PATH: &'static str = "/etcdserverpb.Auth/AuthEnable";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Self::Answer, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<Self::Answer, Status> {
         let header = change(store, request, async { Ok(AuthRequest::Enable) }).await?;
         Ok(pb::AuthEnableResponse { header })
     }
@@ -61,7 +60,7 @@ impl LeaderRequest for pb::AuthDisableRequest {
     type Answer = pb::AuthDisableResponse;
     const PATH: &'static str = "/etcdserverpb.Auth/AuthDisable";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Self::Answer, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<Self::Answer, Status> {
         let header = change(store, request, async { Ok(AuthRequest::Disable) }).await?;
         Ok(pb::AuthDisableResponse { header })
     }
@@ -71,7 +70,7 @@ impl LeaderRequest for pb::AuthUserAddRequest {
     type Answer = pb::AuthUserAddResponse;
     const PATH: &'static str = "/etcdserverpb.Auth/UserAdd";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Self::Answer, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<Self::Answer, Status> {
         let message = request.get_ref();
         let add = async {
             check_name(store, &message.name)?;
@@ -91,7 +90,7 @@ impl LeaderRequest for pb::AuthUserDeleteRequest {
     type Answer = pb::AuthUserDeleteResponse;
     const PATH: &'static str = "/etcdserverpb.Auth/UserDelete";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Self::Answer, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<Self::Answer, Status> {
         let message = request.get_ref();
         let delete = async { Ok(AuthRequest::DeleteUser(message.name.clone())) };
         let header = change(store, request, delete).await?;
@@ -103,7 +102,7 @@ impl LeaderRequest for pb::AuthUserChangePasswordRequest {
     type Answer = pb::AuthUserChangePasswordResponse;
     const PATH: &'static str = "/etcdserverpb.Auth/UserChangePassword";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Self::Answer, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<Self::Answer, Status> {
         let message = request.get_ref();
         let set = async {
             let password = if message.password.is_empty() {
@@ -122,7 +121,7 @@ impl LeaderRequest for pb::AuthUserGrantRoleRequest {
     type Answer = pb::AuthUserGrantRoleResponse;
     const PATH: &'static str = "/etcdserverpb.Auth/UserGrantRole";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Self::Answer, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<Self::Answer, Status> {
         let message = request.get_ref();
         let grant = async {
             Ok(AuthRequest::GrantRole {
@@ -139,7 +138,7 @@ impl LeaderRequest for pb::AuthUserRevokeRoleRequest {
     type Answer = pb::AuthUserRevokeRoleResponse;
     const PATH: &'static str = "/etcdserverpb.Auth/UserRevokeRole";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Self::Answer, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<Self::Answer, Status> {
         let message = request.get_ref();
         let revoke = async {
             Ok(AuthRequest::RevokeRole {
@@ -156,7 +155,7 @@ impl LeaderRequest for pb::AuthRoleAddRequest {
     type Answer = pb::AuthRoleAddResponse;
     const PATH: &'static str = "/etcdserverpb.Auth/RoleAdd";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Self::Answer, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<Self::Answer, Status> {
         let message = request.get_ref();
         let add = async {
             check_name(store, &message.name)?;
@@ -171,7 +170,7 @@ impl LeaderRequest for pb::AuthRoleDeleteRequest {
     type Answer = pb::AuthRoleDeleteResponse;
     const PATH: &'static str = "/etcdserverpb.Auth/RoleDelete";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Self::Answer, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<Self::Answer, Status> {
         let message = request.get_ref();
         let delete = async { Ok(AuthRequest::DeleteRole(message.role.clone())) };
         let header = change(store, request, delete).await?;
@@ -183,7 +182,7 @@ impl LeaderRequest for pb::AuthRoleGrantPermissionRequest {
     type Answer = pb::AuthRoleGrantPermissionResponse;
     const PATH: &'static str = "/etcdserverpb.Auth/RoleGrantPermission";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Self::Answer, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<Self::Answer, Status> {
         let message = request.get_ref();
         let grant = async {
             let permission = message.perm.as_ref().map(|given| Permission {
@@ -202,7 +201,7 @@ impl LeaderRequest for pb::AuthRoleRevokePermissionRequest {
     type Answer = pb::AuthRoleRevokePermissionResponse;
     const PATH: &'static str = "/etcdserverpb.Auth/RoleRevokePermission";
 
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Self::Answer, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<Self::Answer, Status> {
         let message = request.get_ref();
         let revoke = async {
             Ok(AuthRequest::RevokePermission {

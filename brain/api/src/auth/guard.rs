@@ -15,7 +15,6 @@ use super::simple;
 use crate::auth::{AuthOptions, TokenOptions};
 use cluster::forward::{LeaderRouter, Role};
 use engine::log::Slot;
-use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::{Caller, Identity};
 use mvcc::auth::{Access, Auth};
@@ -136,7 +135,7 @@ impl fmt::Debug for Guard {
 impl Guard {
     /// Guards the store of a member.
     #[must_use]
-    pub fn new<R: Rows>(state: &Arc<StoreState<R>>, router: &LeaderRouter, authenticator: Arc<Authenticator>) -> Self {
+    pub fn new(state: &Arc<StoreState>, router: &LeaderRouter, authenticator: Arc<Authenticator>) -> Self {
         let (applied, router) = (state.clone(), router.clone());
         let timeout = router.request_timeout();
         let wait_applied = move |slot| -> BoxFuture<'static, bool> {
@@ -268,7 +267,9 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::log::DynLog;
     use engine::log::MemLog;
+    use engine::rows::DynRows;
     use engine::rows::mem::MemRows;
     use mvcc::auth::{AuthChange, User, UserChange};
     use mvcc::record::Token;
@@ -290,7 +291,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn member_that_is_behind_waits_for_the_record_of_a_token() {
-        let replica = Replica::load(&MemLog::new(), &MemRows::new()).await.unwrap();
+        let (log, rows): (DynLog, DynRows) = (Arc::new(MemLog::new()), Arc::new(MemRows::new()));
+        let replica = Replica::load(&log, &rows).await.unwrap();
         let state = replica.state().clone();
         let authenticator = Arc::new(Authenticator::new(&AuthOptions::default()).unwrap());
         let roles = watch::Sender::new(Role::Nobody);

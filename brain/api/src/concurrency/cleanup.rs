@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request};
 
 use crate::kv::KvService;
-use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::TxnRequest;
 use etcd_types::pb::etcdserverpb::kv_server::Kv as _;
 use etcd_types::types::Caller;
@@ -32,15 +31,15 @@ pub struct Cleanup(mpsc::Sender<TxnRequest>);
 
 impl Cleanup {
     /// Creates an empty queue, and the task that works it off until `stop`.
-    pub fn new<R: Rows>(
-        kv: Arc<KvService<R>>,
+    pub fn new(
+        kv: Arc<KvService>,
         stop: CancellationToken,
     ) -> (Self, impl Future<Output = anyhow::Result<()>> + Send + 'static) {
         let (tell, cleanup) = mpsc::channel(CLEANUP_QUEUE_CAPACITY);
         let run = async move {
             tokio::select! {
-                () = stop.cancelled() => {}
-                () = clean_up(&kv, cleanup) => stop.cancelled().await,
+            () = stop.cancelled() => {}
+            () = clean_up(&kv, cleanup) => stop.cancelled().await,
             }
             Ok(())
         };
@@ -55,13 +54,13 @@ impl Cleanup {
     }
 }
 
-async fn clean_up<R: Rows>(kv: &KvService<R>, mut cleanup: mpsc::Receiver<TxnRequest>) {
+async fn clean_up(kv: &KvService, mut cleanup: mpsc::Receiver<TxnRequest>) {
     let keys = futures::stream::poll_fn(move |cx| cleanup.poll_recv(cx));
     keys.for_each_concurrent(CONCURRENT_DELETES, |txn| delete(kv, txn))
         .await;
 }
 
-async fn delete<R: Rows>(kv: &KvService<R>, txn: TxnRequest) {
+async fn delete(kv: &KvService, txn: TxnRequest) {
     let mut delays = DELETE_BACKOFF;
     loop {
         let mut request = Request::new(txn.clone());

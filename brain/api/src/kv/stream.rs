@@ -16,7 +16,7 @@ use tonic::Status;
 
 use crate::context::{ApiContext, RequestPermit};
 use crate::response::key_value;
-use engine::rows::{Rows, RowsError, Snapshot};
+use engine::rows::RowsError;
 use etcd_types::pb::{etcdserverpb as pb, mvccpb};
 use etcd_types::types::{KeyValue, LeaseId, Revision};
 use mvcc::op::{RangeOp, SortOrder, SortTarget, Span};
@@ -40,45 +40,45 @@ pub(super) fn check(op: &RangeOp) -> Result<(), Status> {
 }
 
 /// Opens the stream at a view's revision, or at the requested one. Fails if that revision cannot be read.
-pub(super) fn open<R: Rows>(
-    store: ApiContext<R>,
-    view: Arc<View<R::Snapshot>>,
+pub(super) fn open(
+    store: ApiContext,
+    view: Arc<View>,
     op: RangeOp,
     (meter, permit): (Meter, RequestPermit),
 ) -> Result<impl Stream<Item = Result<pb::RangeStreamResponse, Status>>, Status> {
     let at = view.resolve(op.revision)?;
     Ok(try_stream! {
-        let header = Some(store.header(view.revision));
-        let limit = usize::try_from(op.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-        if op.count_only || op.span.is_point() {
-            let result = view.range_metered(&op, &meter).await.map_err(|error| store.failed(error))?;
-            drop(view);
-            store.still_permitted(&permit)?;
-            let kvs = result.kvs.into_iter().map(|kv| pair(kv, op.keys_only)).collect();
-            yield message(pb::RangeResponse { header, kvs, count: result.count, more: false });
-            return;
-        }
-        drop(view);
-        let mut rest = Some(op.span.clone());
-        let (mut streamed, mut chunk) = (0, FIRST_CHUNK_PAIRS);
-        while let Some(span) = rest.take() {
-            let (page, left) = page(&store, &span, at, (chunk.min(limit - streamed), !op.keys_only), &meter).await?;
-            streamed += page.len();
-            chunk = (chunk * 2).min(MAX_CHUNK_PAIRS);
-            store.still_permitted(&permit)?;
-            let kvs = page.into_iter().map(|kv| pair(kv, op.keys_only)).collect();
-            if left.is_some() && streamed < limit {
-                yield message(pb::RangeResponse { kvs, ..Default::default() });
-                rest = left;
-                continue;
-            }
-            let remaining = match left {
-                Some(left) => newest(&store, at)?.count(&left, at).await.map_err(|error| store.rows_failed(&error))?,
-                None => 0,
-            };
-            let count = i64::try_from(streamed).unwrap_or(i64::MAX).saturating_add(remaining);
-            yield message(pb::RangeResponse { header, kvs, count, more: remaining > 0 });
-        }
+    let header = Some(store.header(view.revision));
+    let limit = usize::try_from(op.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+    if op.count_only || op.span.is_point() {
+    let result = view.range_metered(&op, &meter).await.map_err(|error| store.failed(error))?;
+    drop(view);
+    store.still_permitted(&permit)?;
+    let kvs = result.kvs.into_iter().map(|kv| pair(kv, op.keys_only)).collect();
+    yield message(pb::RangeResponse { header, kvs, count: result.count, more: false });
+    return;
+    }
+    drop(view);
+    let mut rest = Some(op.span.clone());
+    let (mut streamed, mut chunk) = (0, FIRST_CHUNK_PAIRS);
+    while let Some(span) = rest.take() {
+    let (page, left) = page(&store, &span, at, (chunk.min(limit - streamed), !op.keys_only), &meter).await?;
+    streamed += page.len();
+    chunk = (chunk * 2).min(MAX_CHUNK_PAIRS);
+    store.still_permitted(&permit)?;
+    let kvs = page.into_iter().map(|kv| pair(kv, op.keys_only)).collect();
+    if left.is_some() && streamed < limit {
+    yield message(pb::RangeResponse { kvs, ..Default::default() });
+    rest = left;
+    continue;
+    }
+    let remaining = match left {
+    Some(left) => newest(&store, at)?.count(&left, at).await.map_err(|error| store.rows_failed(&error))?,
+    None => 0,
+    };
+    let count = i64::try_from(streamed).unwrap_or(i64::MAX).saturating_add(remaining);
+    yield message(pb::RangeResponse { header, kvs, count, more: remaining > 0 });
+    }
     })
 }
 
@@ -92,15 +92,15 @@ fn pair(mut kv: KeyValue, keys_only: bool) -> mvccpb::KeyValue {
 }
 
 /// Returns the newest view, if it still has a revision.
-fn newest<R: Rows>(store: &ApiContext<R>, at: Revision) -> Result<Arc<View<R::Snapshot>>, Status> {
+fn newest(store: &ApiContext, at: Revision) -> Result<Arc<View>, Status> {
     let view = store.view()?;
     view.resolve(at)?;
     Ok(view)
 }
 
 /// Returns the first pairs of a span, at most `most`, with or without values, and the rest of the span if any pairs are in it.
-async fn page<R: Rows>(
-    store: &ApiContext<R>,
+async fn page(
+    store: &ApiContext,
     span: &Span,
     at: Revision,
     (most, values): (usize, bool),
@@ -126,7 +126,7 @@ async fn page<R: Rows>(
 }
 
 /// True if any pairs are in a span.
-async fn has_pairs<S: Snapshot>(view: &View<S>, span: &Span, at: Revision) -> Result<bool, RowsError> {
+async fn has_pairs(view: &View, span: &Span, at: Revision) -> Result<bool, RowsError> {
     let mut cursor = view.cursor(span, at, false);
     while let Some(page) = cursor.page(1).await? {
         if !page.is_empty() {

@@ -20,7 +20,6 @@ use tonic::{Request, Response, Status};
 use crate::context::ApiContext;
 use crate::header::HasHeaders;
 use crate::leader_request::LeaderRequest;
-use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::{Caller, LeaseId};
@@ -51,8 +50,8 @@ impl HasHeaders for KeepAliveAnswers {
 }
 
 /// Coalesces keep-alives; see the module.
-pub(super) struct KeepAlives<R: Rows> {
-    store: ApiContext<R>,
+pub(super) struct KeepAlives {
+    store: ApiContext,
     /// At most one entry of each stream.
     waiting: Mutex<VecDeque<WaitingRenewal>>,
     /// Held by the stream that sends the request to the leader, for [`RENEWAL_TURN_TIMEOUT`] at most.
@@ -128,8 +127,8 @@ pub(super) fn answered(answers: &KeepAliveAnswers, id: i64) -> Result<pb::LeaseK
         .ok_or(Error::TimeoutDueToLeaderFail.into())
 }
 
-impl<R: Rows> KeepAlives<R> {
-    pub(super) fn new(store: ApiContext<R>) -> Self {
+impl KeepAlives {
+    pub(super) fn new(store: ApiContext) -> Self {
         Self {
             store,
             waiting: Mutex::default(),
@@ -163,17 +162,17 @@ impl<R: Rows> KeepAlives<R> {
             });
             loop {
                 tokio::select! {
-                    biased;
-                    answer = &mut answered => match answer {
-                        Ok(answer) => return answer,
-                        Err(_) => break, // the caller that sent this request has ended
-                    },
-                    turn = self.turn.lock(), if !is_taken.load(Ordering::Acquire) => {
-                        // Otherwise the request of another stream was slow, and its turn came first.
-                        if !is_taken.load(Ordering::Acquire) {
-                            self.ask_for_all(turn).await;
-                        }
-                    }
+                biased;
+                answer = &mut answered => match answer {
+                Ok(answer) => return answer,
+                Err(_) => break, // the caller that sent this request has ended
+                },
+                turn = self.turn.lock(), if !is_taken.load(Ordering::Acquire) => {
+                // Otherwise the request of another stream was slow, and its turn came first.
+                if !is_taken.load(Ordering::Acquire) {
+                self.ask_for_all(turn).await;
+                }
+                }
                 }
             }
         }
@@ -230,7 +229,7 @@ impl LeaderRequest for RenewLeasesRequest {
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseKeepAlive";
 
     /// Renews leases as the leader: a lease that is gone has no time to live.
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<KeepAliveAnswers, Status> {
+    async fn answer(store: &ApiContext, request: &Request<Self>) -> Result<KeepAliveAnswers, Status> {
         // Like etcd's, the header is older than the renewal.
         let header = Some(store.header(store.view()?.revision));
         let ids = &request.get_ref().ids;

@@ -17,7 +17,7 @@ use tonic::Status;
 
 use super::super::context::ApiContext;
 use backup::snapshot::{SaveError, SavedSnapshot, SnapshotContents, Spool, save};
-use engine::rows::{Rows, RowsError};
+use engine::rows::RowsError;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use runtime::budget::Meter;
@@ -54,11 +54,11 @@ impl SnapshotSender {
 
     /// Writes the state of the store as it is now, and returns it as a stream. Fails if too many clients take snapshots, if there is
     /// no space, or if the store cannot be read.
-    pub(super) async fn open<R: Rows>(
+    pub(super) async fn open(
         &self,
-        store: &ApiContext<R>,
+        store: &ApiContext,
         meter: &Meter,
-    ) -> Result<impl Stream<Item = Result<pb::SnapshotResponse, Status>> + use<R>, Status> {
+    ) -> Result<impl Stream<Item = Result<pb::SnapshotResponse, Status>> + use<>, Status> {
         let permit = self.files.clone().try_acquire_owned();
         let permit = permit.map_err(|_| Error::TooManyRequests)?;
         let charge = meter.hold(READ_CHUNK_BYTES).map_err(|_| Error::TooManyRequests)?;
@@ -92,20 +92,20 @@ impl SnapshotSender {
         };
         let sent = store.metrics.disk.backend_snapshot.clone();
         Ok(try_stream! {
-            let _held = (permit, charge, sent.start_timer());
-            let SavedSnapshot { file, len, .. } = saved;
-            let (mut sent, mut hasher) = (0, Sha256::new());
-            while sent < len {
-                let most = usize::try_from(len - sent).unwrap_or(usize::MAX).min(READ_CHUNK_BYTES);
-                let mut chunk = read(file.clone(), sent, most).await?;
-                while !chunk.is_empty() {
-                    let blob = chunk.split_to(BLOB_BYTES.min(chunk.len()));
-                    hasher.update(&blob);
-                    sent += blob.len() as u64;
-                    yield message(len - sent, blob);
-                }
-            }
-            yield message(0, Bytes::copy_from_slice(&hasher.finalize()));
+        let _held = (permit, charge, sent.start_timer());
+        let SavedSnapshot { file, len, .. } = saved;
+        let (mut sent, mut hasher) = (0, Sha256::new());
+        while sent < len {
+        let most = usize::try_from(len - sent).unwrap_or(usize::MAX).min(READ_CHUNK_BYTES);
+        let mut chunk = read(file.clone(), sent, most).await?;
+        while !chunk.is_empty() {
+        let blob = chunk.split_to(BLOB_BYTES.min(chunk.len()));
+        hasher.update(&blob);
+        sent += blob.len() as u64;
+        yield message(len - sent, blob);
+        }
+        }
+        yield message(0, Bytes::copy_from_slice(&hasher.finalize()));
         })
     }
 }
@@ -133,7 +133,7 @@ fn unreadable(error: &(dyn std::error::Error + 'static)) -> Status {
     Status::unknown(format!("etcdserver: cannot read the snapshot back: {error}"))
 }
 
-fn failed<R: Rows>(store: &ApiContext<R>, error: SaveError) -> Status {
+fn failed(store: &ApiContext, error: SaveError) -> Status {
     let text = match &error {
         SaveError::Rows(RowsError::Unavailable(source)) => format!("cannot read the store: {source:#}"),
         SaveError::Rows(error) => return store.rows_failed(error),

@@ -20,7 +20,7 @@ use super::response::{self, NO_WATCHER};
 use super::watchers::{WatcherResponses, Watchers};
 use super::{WatchContext, stopped};
 use crate::auth::Credentials;
-use ::watch::{Chunk, History, Inbox};
+use ::watch::{Chunk, Inbox};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::watch_request::RequestUnion;
 use etcd_types::pb::etcdserverpb::{WatchRequest, WatchResponse};
@@ -31,8 +31,8 @@ use runtime::budget::{Charge, Meter};
 type HistoryRead = Pin<Box<dyn Future<Output = Result<Arc<Chunk>, Revision>> + Send>>;
 
 /// One watch stream; see the module.
-pub(super) struct WatchStream<H: History> {
-    shared: Arc<WatchContext<H>>,
+pub(super) struct WatchStream {
+    shared: Arc<WatchContext>,
     requests: Streaming<WatchRequest>,
     /// True if the client sends no more requests; its watchers continue.
     half_closed: bool,
@@ -41,7 +41,7 @@ pub(super) struct WatchStream<H: History> {
     ended: bool,
     inbox: Arc<Inbox>,
     dispatched: watch::Receiver<Revision>,
-    watchers: Watchers<H>,
+    watchers: Watchers,
     progress: ProgressRequest,
     ticker: Interval,
     /// The watchers whose progress notification is due.
@@ -63,10 +63,10 @@ enum StreamEvent {
     Turn,
 }
 
-impl<H: History> WatchStream<H> {
+impl WatchStream {
     /// Creates a session. `leader` is given if the client requires that the stream ends when there is no leader.
     pub(super) fn new(
-        shared: Arc<WatchContext<H>>,
+        shared: Arc<WatchContext>,
         requests: Streaming<WatchRequest>,
         leader: Option<watch::Receiver<bool>>,
         client: (Meter, Credentials),
@@ -157,16 +157,16 @@ impl<H: History> WatchStream<H> {
             }
         };
         tokio::select! {
-            status = &mut self.ending => StreamEvent::End(status),
-            request = self.requests.next(), if !self.half_closed => StreamEvent::Request(request),
-            _ = self.ticker.tick() => StreamEvent::Tick,
-            (wanted, loaded) = loading => {
-                self.loading = None;
-                StreamEvent::Loaded(wanted, loaded)
-            }
-            Ok(awaited) = dispatched => StreamEvent::Dispatched(awaited),
-            () = self.inbox.filled(), if !turn => StreamEvent::Mail,
-            () = std::future::ready(()), if turn => StreamEvent::Turn,
+        status = &mut self.ending => StreamEvent::End(status),
+        request = self.requests.next(), if !self.half_closed => StreamEvent::Request(request),
+        _ = self.ticker.tick() => StreamEvent::Tick,
+        (wanted, loaded) = loading => {
+        self.loading = None;
+        StreamEvent::Loaded(wanted, loaded)
+        }
+        Ok(awaited) = dispatched => StreamEvent::Dispatched(awaited),
+        () = self.inbox.filled(), if !turn => StreamEvent::Mail,
+        () = std::future::ready(()), if turn => StreamEvent::Turn,
         }
     }
 
@@ -270,7 +270,7 @@ impl<H: History> WatchStream<H> {
     }
 }
 
-impl<H: History> Drop for WatchStream<H> {
+impl Drop for WatchStream {
     fn drop(&mut self) {
         let unsent: usize = self.outbound.iter().map(|(response, _)| response.events.len()).sum();
         let gauges = self.shared.hub.gauges();
@@ -280,12 +280,12 @@ impl<H: History> Drop for WatchStream<H> {
 }
 
 /// Returns a future that becomes ready, with the reason, when the server must end a stream.
-fn ending<H: History>(shared: &WatchContext<H>, leader: Option<watch::Receiver<bool>>) -> BoxFuture<'static, Status> {
+fn ending(shared: &WatchContext, leader: Option<watch::Receiver<bool>>) -> BoxFuture<'static, Status> {
     let stop = shared.options.stop.clone();
     async move {
         tokio::select! {
-            () = stop.cancelled_owned() => stopped(),
-            () = lost(leader) => Error::NoLeader.into(),
+        () = stop.cancelled_owned() => stopped(),
+        () = lost(leader) => Error::NoLeader.into(),
         }
     }
     .boxed()

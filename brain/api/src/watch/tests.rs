@@ -85,7 +85,7 @@ impl Member {
             stop: stop.clone(),
             guard: None,
         };
-        let service = WatchService::new(hub.clone(), history.clone(), options);
+        let service = WatchService::new(hub.clone(), Arc::new(history.clone()), options);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut tasks = tokio::task::JoinSet::new();

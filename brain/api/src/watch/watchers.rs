@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::request::{CancelReason, CreateRequest, ResponseFormat};
 use super::{WatchContext, response};
 use crate::auth::Credentials;
-use ::watch::{Chunk, EventBatch, History, Inbox, PrevKv, Subscription, SubscriptionStep, WatchStart};
+use ::watch::{Chunk, EventBatch, Inbox, PrevKv, Subscription, SubscriptionStep, WatchStart};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use etcd_types::types::Revision;
@@ -59,8 +59,8 @@ pub(super) struct WatcherResponses {
 }
 
 /// The watchers of one stream; see the module.
-pub(super) struct Watchers<H> {
-    shared: Arc<WatchContext<H>>,
+pub(super) struct Watchers {
+    shared: Arc<WatchContext>,
     inbox: Arc<Inbox>,
     /// Charges the connection for its watchers.
     meter: Meter,
@@ -82,9 +82,9 @@ pub(super) struct Watchers<H> {
     starts: BTreeSet<(Revision, i64)>,
 }
 
-impl<H: History> Watchers<H> {
+impl Watchers {
     pub(super) fn new(
-        shared: Arc<WatchContext<H>>,
+        shared: Arc<WatchContext>,
         inbox: Arc<Inbox>,
         (meter, credentials): (Meter, Credentials),
     ) -> Self {
@@ -466,7 +466,7 @@ impl<H: History> Watchers<H> {
     }
 }
 
-impl<H> Drop for Watchers<H> {
+impl Drop for Watchers {
     fn drop(&mut self) {
         let watchers = std::mem::take(&mut self.by_id);
         self.shared

@@ -14,8 +14,6 @@ use super::events::{EventAssembler, WatchCancelled};
 use super::source::{LeaseIds, PROGRESS_LOG_INTERVAL, Source, SourceCompacted, SourceWatch, in_short, is_transient};
 use super::{leases, verify};
 use crate::snapshot::{Importer, RevisionEvents, Spool, VersionChecksum};
-use engine::log::Log;
-use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::Revision;
 use runtime::log_once::LogBackoff;
@@ -70,9 +68,9 @@ pub struct CopySummary {
 
 /// Follows the source from the copy's revision on. When it may finish, it continues to the source's revision, compares both stores, and
 /// ends. The events in `collected` are applied first. Fails with [`SourceCompacted`] if the source has deleted history that is needed.
-pub async fn copy<L: Log, R: Rows>(
+pub async fn copy(
     source: &mut Source,
-    importer: Importer<L, R>,
+    importer: Importer,
     (orders, collected): (FinishCondition, Option<Backlog>),
     spool: &Spool,
 ) -> anyhow::Result<CopySummary> {
@@ -144,9 +142,9 @@ pub async fn copy<L: Log, R: Rows>(
     Ok(copied)
 }
 
-struct CopyRun<'a, L: Log, R: Rows> {
+struct CopyRun<'a> {
     source: &'a mut Source,
-    importer: Importer<L, R>,
+    importer: Importer,
     until: Option<Revision>,
     watch: Option<OpenWatch>,
     /// Leases that the source had at a revision that may not be reached yet.
@@ -154,7 +152,7 @@ struct CopyRun<'a, L: Log, R: Rows> {
     log: LogBackoff,
 }
 
-impl<L: Log, R: Rows> CopyRun<'_, L, R> {
+impl CopyRun<'_> {
     /// Applies what was collected, and continues with its watch.
     async fn take(&mut self, mut collected: Backlog) -> anyhow::Result<()> {
         if collected.behind > self.importer.revision() {
@@ -187,9 +185,9 @@ impl<L: Log, R: Rows> CopyRun<'_, L, R> {
                 info!(revision, "the copy has reached the source: send SIGUSR1 to finish it");
             }
             tokio::select! {
-                changed = may_finish.changed() => changed?,
-                _ = upkeep.tick() => self.keep_up().await?,
-                revised = next(self.source, &mut self.watch, revision) => self.apply(revised?).await?,
+            changed = may_finish.changed() => changed?,
+            _ = upkeep.tick() => self.keep_up().await?,
+            revised = next(self.source, &mut self.watch, revision) => self.apply(revised?).await?,
             }
         }
     }

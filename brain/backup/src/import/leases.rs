@@ -4,13 +4,11 @@ use std::collections::HashSet;
 
 use super::source::Source;
 use crate::snapshot::{Importer, LeaseTime, RevisionEvents};
-use engine::log::Log;
-use engine::rows::Rows;
 
 /// Adds the leases that keys of these revisions are attached to.
-pub(super) async fn grant_named<L: Log, R: Rows>(
+pub(super) async fn grant_named(
     source: &mut Source,
-    importer: &mut Importer<L, R>,
+    importer: &mut Importer,
     revised: &[RevisionEvents],
 ) -> anyhow::Result<()> {
     let missing = importer.missing_leases(revised);
@@ -30,11 +28,7 @@ pub(super) async fn grant_named<L: Log, R: Rows>(
 }
 
 /// Adds the leases that are not here.
-pub(super) async fn grant_missing<L: Log, R: Rows>(
-    source: &mut Source,
-    importer: &mut Importer<L, R>,
-    ids: &[i64],
-) -> anyhow::Result<()> {
+pub(super) async fn grant_missing(source: &mut Source, importer: &mut Importer, ids: &[i64]) -> anyhow::Result<()> {
     let stored = importer.leases();
     let missing: Vec<i64> = ids.iter().copied().filter(|id| !stored.contains_key(id)).collect();
     let found = source.lease_times(&missing).await?;

@@ -180,13 +180,13 @@ impl pb::watch_server::Watch for Fake {
             },
         ];
         let stream = async_stream::stream! {
-            for response in some {
-                yield Ok(response);
-            }
-            match end {
-                Some(status) => yield Err(status),
-                None => std::future::pending().await,
-            }
+        for response in some {
+        yield Ok(response);
+        }
+        match end {
+        Some(status) => yield Err(status),
+        None => std::future::pending().await,
+        }
         };
         Ok(Response::new(Box::pin(stream)))
     }
@@ -438,9 +438,13 @@ async fn key_whose_lease_the_source_has_lost_is_equal_and_one_that_it_has_is_not
     let fake = Fake::at(3);
     fake.get().kvs = vec![kv("a", 2, 7), kv("b", 3, 7)];
     let (mut source, _served) = fake.source().await;
-    let mut importer = Importer::open(MemLog::new(), MemRows::new(), &RestoreOptions::default())
-        .await
-        .unwrap();
+    let mut importer = Importer::open(
+        Arc::new(MemLog::new()),
+        Arc::new(MemRows::new()),
+        &RestoreOptions::default(),
+    )
+    .await
+    .unwrap();
     let revised = [("a", 2), ("b", 3)].map(|(key, revision)| RevisionEvents {
         revision,
         kvs: vec![kv(key, revision, 7)],
@@ -492,9 +496,13 @@ async fn page_that_is_too_long_is_read_in_smaller_ones() {
     });
     fake.get().kvs = long.collect();
     let (mut source, _served) = fake.source().await;
-    let mut importer = Importer::open(MemLog::new(), MemRows::new(), &RestoreOptions::default())
-        .await
-        .unwrap();
+    let mut importer = Importer::open(
+        Arc::new(MemLog::new()),
+        Arc::new(MemRows::new()),
+        &RestoreOptions::default(),
+    )
+    .await
+    .unwrap();
     let kvs = fake.get().kvs.clone();
     let revised = kvs.into_iter().map(|kv| RevisionEvents {
         revision: kv.mod_revision,

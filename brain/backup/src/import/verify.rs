@@ -9,8 +9,6 @@ use tokio::time::Instant;
 
 use super::source::{PROGRESS_LOG_INTERVAL, Source, TooLong};
 use crate::snapshot::{Importer, NewestVersions, SummedVersion, VersionChecksum};
-use engine::log::Log;
-use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::pb::mvccpb;
 use etcd_types::types::{LeaseId, Revision};
@@ -28,10 +26,7 @@ const MAX_VIEW_AGE: Duration = Duration::from_secs(30);
 
 /// Reads all keys of both stores at the copy's revision. Returns their checksum. Fails at the first key that differs, and with
 /// `SourceCompacted` if the source has deleted the revision.
-pub(super) async fn compare<L: Log, R: Rows>(
-    source: &mut Source,
-    importer: &mut Importer<L, R>,
-) -> anyhow::Result<VersionChecksum> {
+pub(super) async fn compare(source: &mut Source, importer: &mut Importer) -> anyhow::Result<VersionChecksum> {
     let mut walk = Comparison {
         from: Bytes::from_static(b"\0"),
         limit: FIRST_PAGE_KEYS,
@@ -64,11 +59,7 @@ struct Comparison {
 
 impl Comparison {
     /// Compares until the end, or until the snapshot of the copy's rows is old; returns true at the end.
-    async fn compare<L: Log, R: Rows>(
-        &mut self,
-        source: &mut Source,
-        importer: &Importer<L, R>,
-    ) -> anyhow::Result<bool> {
+    async fn compare(&mut self, source: &mut Source, importer: &Importer) -> anyhow::Result<bool> {
         let (view, begun) = (importer.view(), Instant::now());
         let mut stored = NewestVersions::from(&view, &self.from);
         loop {
@@ -125,10 +116,10 @@ impl Comparison {
     }
 
     /// Fails if the copy lacks the lease of a key, unless the source does, too.
-    async fn check_lease<L: Log, R: Rows>(
+    async fn check_lease(
         &mut self,
         source: &mut Source,
-        importer: &Importer<L, R>,
+        importer: &Importer,
         kv: &mvccpb::KeyValue,
     ) -> anyhow::Result<()> {
         if importer.has_lease(LeaseId(kv.lease)) || self.lost.contains(&kv.lease) {

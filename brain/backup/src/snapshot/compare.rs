@@ -6,7 +6,7 @@ use prost::Message as _;
 use super::UnfitSnapshot;
 use super::schema::LeaseValue;
 use super::version_sum::{SummedVersion, VersionChecksum};
-use engine::rows::{Order, Rows, Scan, Snapshot as _};
+use engine::rows::{Order, Scan};
 use etcd_types::types::LeaseId;
 use mvcc::auth::{Auth, AuthChange};
 use mvcc::keys;
@@ -15,11 +15,7 @@ use mvcc::view::successor;
 use store::replica::{Replica, load_auth};
 
 /// Reads versions and leases back, and compares them with those of the snapshot.
-pub(super) async fn verify<R: Rows>(
-    replica: &Replica<R>,
-    written: VersionChecksum,
-    leases: &[LeaseValue],
-) -> anyhow::Result<()> {
+pub(super) async fn verify(replica: &Replica, written: VersionChecksum, leases: &[LeaseValue]) -> anyhow::Result<()> {
     let view = replica.state().view();
     let (mut versions, mut stored) = (view.versions(view.revision), VersionChecksum::default());
     while let Some(page) = versions.next().await? {
@@ -76,7 +72,7 @@ pub(super) async fn verify<R: Rows>(
 }
 
 /// Reads users and roles back, and compares them with those of the snapshot.
-pub(super) async fn verify_users<R: Rows>(replica: &Replica<R>, users: Option<&AuthChange>) -> anyhow::Result<()> {
+pub(super) async fn verify_users(replica: &Replica, users: Option<&AuthChange>) -> anyhow::Result<()> {
     let stored = load_auth(&replica.state().view().rows).await?;
     let expected = match users {
         Some(users) => users.clone(),

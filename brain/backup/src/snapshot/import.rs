@@ -9,8 +9,8 @@ use prost::Message as _;
 
 use super::restore::{LEASES_PER_RECORD, RestoreBatch, RestoreOptions, RestoreTarget, RevisionChanges};
 use super::{SnapshotFile, schema, users};
-use engine::log::Log;
-use engine::rows::{Rows, Snapshot};
+use engine::log::DynLog;
+use engine::rows::DynRows;
 use etcd_types::pb::mvccpb;
 use etcd_types::types::{LeaseId, Revision};
 use mvcc::auth::{RoleChange, UserChange, longest_value};
@@ -48,14 +48,14 @@ impl LeaseTime {
 }
 
 /// A store that follows another one. Only one process at a time may do so: a later one deposes it.
-pub struct Importer<L: Log, R: Rows> {
-    target: RestoreTarget<L, R>,
-    rows: R,
+pub struct Importer {
+    target: RestoreTarget,
+    rows: DynRows,
 }
 
-impl<L: Log, R: Rows> Importer<L, R> {
+impl Importer {
     /// Opens a store that was restored, and that may have followed already.
-    pub async fn open(log: L, rows: R, options: &RestoreOptions) -> anyhow::Result<Self> {
+    pub async fn open(log: DynLog, rows: DynRows, options: &RestoreOptions) -> anyhow::Result<Self> {
         let target = RestoreTarget::open(log, rows.clone(), options).await?;
         Ok(Self { target, rows })
     }
@@ -240,7 +240,7 @@ impl<L: Log, R: Rows> Importer<L, R> {
     }
 
     /// The state at the newest revision, read back from what is stored.
-    pub(crate) fn view(&self) -> Arc<View<R::Snapshot>> {
+    pub(crate) fn view(&self) -> Arc<View> {
         self.target.replica.state().view()
     }
 
@@ -262,15 +262,15 @@ impl<L: Log, R: Rows> Importer<L, R> {
 }
 
 /// The newest versions of the keys of a view, in the order of keys.
-pub struct NewestVersions<'a, S> {
-    versions: VersionWalk<'a, S>,
+pub struct NewestVersions<'a> {
+    versions: VersionWalk<'a>,
     page: std::vec::IntoIter<KeyVersion>,
     last: Bytes,
 }
 
-impl<'a, S: Snapshot> NewestVersions<'a, S> {
+impl<'a> NewestVersions<'a> {
     /// Begins at a key.
-    pub(crate) fn from(view: &'a View<S>, key: &[u8]) -> Self {
+    pub(crate) fn from(view: &'a View, key: &[u8]) -> Self {
         Self {
             versions: view.versions_from(key, view.revision),
             page: Vec::new().into_iter(),

@@ -20,10 +20,10 @@ use super::version_sum::{SummedVersion, VersionChecksum};
 use super::{SnapshotFile, Spool, users};
 use bbolt::Reader;
 use engine::LogAndRows;
-use engine::log::Log;
+use engine::log::DynLog;
 use engine::log::frame::Candidate;
 use engine::log::writer::Writer;
-use engine::rows::Rows;
+use engine::rows::DynRows;
 use etcd_types::pb::mvccpb;
 use etcd_types::types::{LeaseId, Revision};
 use mvcc::auth::longest_value;
@@ -88,9 +88,9 @@ pub struct RestoreOptions {
 /// Writes the content of `file` to log and rows, which must both be new. At the end versions and leases are read back and compared. Fails
 /// if the file is damaged, if it has content that cannot be stored here, or if log or rows fail; log and rows are useless then, except for
 /// [`resume`]. The error is a [`FileError`](super::FileError) or an [`UnfitSnapshot`] if another attempt would fail, too.
-pub async fn restore<L: Log, R: Rows>(
+pub async fn restore(
     file: &SnapshotFile,
-    LogAndRows { log, rows }: LogAndRows<L, R>,
+    LogAndRows { log, rows }: LogAndRows,
     options: &RestoreOptions,
 ) -> anyhow::Result<RestoreSummary> {
     let target = RestoreTarget::begin(log, rows.clone(), options).await?;
@@ -99,9 +99,9 @@ pub async fn restore<L: Log, R: Rows>(
 
 /// Goes on with log and rows that a [`restore`] of the same file, by the same member, has begun. Deposes one that is still under way. Fails
 /// as that one, and if it was another file.
-pub async fn resume<L: Log, R: Rows>(
+pub async fn resume(
     file: &SnapshotFile,
-    LogAndRows { log, rows }: LogAndRows<L, R>,
+    LogAndRows { log, rows }: LogAndRows,
     options: &RestoreOptions,
 ) -> anyhow::Result<RestoreSummary> {
     let target = RestoreTarget::open(log, rows.clone(), options).await?;
@@ -113,10 +113,10 @@ pub async fn resume<L: Log, R: Rows>(
 }
 
 /// Writes what the store does not have yet. It has all of the snapshot up to its revision: a record holds whole revisions.
-async fn fill<L: Log, R: Rows>(
+async fn fill(
     file: &SnapshotFile,
-    mut target: RestoreTarget<L, R>,
-    (rows, bump): (R, u64),
+    mut target: RestoreTarget,
+    (rows, bump): (DynRows, u64),
 ) -> anyhow::Result<RestoreSummary> {
     let database = file.database()?;
     let users = users::read(&database)?;
@@ -244,9 +244,9 @@ pub(super) struct RevisionChanges {
 }
 
 /// Writes all versions that are not there yet. Returns the newest revision, 0 for none, and the checksum of the versions.
-async fn write_versions<L: Log, R: Rows>(
+async fn write_versions(
     database: &Reader<'_, File>,
-    target: &mut RestoreTarget<L, R>,
+    target: &mut RestoreTarget,
     compacted: Revision,
 ) -> anyhow::Result<(Revision, VersionChecksum)> {
     let missing = || content("it has no bucket \"key\"");
@@ -375,12 +375,12 @@ struct LiveVersion {
 }
 
 /// The new store.
-pub(super) struct RestoreTarget<L: Log, R: Rows> {
-    log: L,
-    pub(super) replica: Replica<R>,
+pub(super) struct RestoreTarget {
+    log: DynLog,
+    pub(super) replica: Replica,
     writer: Writer,
     immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
-    flushed: mpsc::Receiver<FlushResult<R::Snapshot>>,
+    flushed: mpsc::Receiver<FlushResult>,
     flusher: Owned<anyhow::Result<()>>,
     longest_key: usize,
     longest_value: usize,
@@ -388,8 +388,8 @@ pub(super) struct RestoreTarget<L: Log, R: Rows> {
     spool: Option<Spool>,
 }
 
-impl<L: Log, R: Rows> RestoreTarget<L, R> {
-    async fn begin(log: L, rows: R, options: &RestoreOptions) -> anyhow::Result<Self> {
+impl RestoreTarget {
+    async fn begin(log: DynLog, rows: DynRows, options: &RestoreOptions) -> anyhow::Result<Self> {
         let this = Self::open(log, rows, options).await?;
         let replica = &this.replica;
         let is_new =
@@ -399,7 +399,7 @@ impl<L: Log, R: Rows> RestoreTarget<L, R> {
     }
 
     /// Becomes the only writer of a store, new or not.
-    pub(super) async fn open(log: L, rows: R, options: &RestoreOptions) -> anyhow::Result<Self> {
+    pub(super) async fn open(log: DynLog, rows: DynRows, options: &RestoreOptions) -> anyhow::Result<Self> {
         let mut replica = Replica::load(&log, &rows).await?;
         let candidate = Candidate {
             member: options.member,
@@ -541,9 +541,9 @@ impl<L: Log, R: Rows> RestoreTarget<L, R> {
         let slots = self.writer.take_slots(bytes);
         let append = self.writer.append(&self.log, slots);
         tokio::select! {
-            appended = append => appended?,
-            () = full(&self.writer) => bail!("there is no space left for the log"),
-            () = tokio::time::sleep(STALL_TIMEOUT) => bail!("the log has accepted nothing for {STALL_TIMEOUT:?}"),
+        appended = append => appended?,
+        () = full(&self.writer) => bail!("there is no space left for the log"),
+        () = tokio::time::sleep(STALL_TIMEOUT) => bail!("the log has accepted nothing for {STALL_TIMEOUT:?}"),
         }
         // There are no watchers.
         drop(self.replica.apply(record, Vec::new(), first..self.writer.next()));
@@ -569,16 +569,16 @@ impl<L: Log, R: Rows> RestoreTarget<L, R> {
         let sender = self.immutable.clone();
         loop {
             tokio::select! {
-                room = sender.reserve() => match room {
-                    Ok(room) => {
-                        room.send(immutable);
-                        return Ok(());
-                    }
-                    Err(_) => return self.flush_failed().await,
-                },
-                swapped = Self::swap(&mut self.replica, &mut self.flushed) => if !swapped? {
-                    return self.flush_failed().await;
-                },
+            room = sender.reserve() => match room {
+            Ok(room) => {
+            room.send(immutable);
+            return Ok(());
+            }
+            Err(_) => return self.flush_failed().await,
+            },
+            swapped = Self::swap(&mut self.replica, &mut self.flushed) => if !swapped? {
+            return self.flush_failed().await;
+            },
             }
         }
     }
@@ -603,10 +603,7 @@ impl<L: Log, R: Rows> RestoreTarget<L, R> {
     }
 
     /// Takes flushed rows over; returns false if the flush has ended.
-    async fn swap(
-        replica: &mut Replica<R>,
-        flushed: &mut mpsc::Receiver<FlushResult<R::Snapshot>>,
-    ) -> anyhow::Result<bool> {
+    async fn swap(replica: &mut Replica, flushed: &mut mpsc::Receiver<FlushResult>) -> anyhow::Result<bool> {
         let state = replica.state().clone();
         loop {
             match tokio::time::timeout(STALL_TIMEOUT, flushed.recv()).await {
@@ -680,8 +677,8 @@ mod tests {
                 ..RestoreOptions::default()
             };
             let engine = LogAndRows {
-                log: MemLog::new(),
-                rows: MemRows::new(),
+                log: Arc::new(MemLog::new()),
+                rows: Arc::new(MemRows::new()),
             };
             let restored = restore(&file(20), engine.clone(), &options).await;
             assert_eq!(restored.is_ok(), is_room, "{restored:?}");

@@ -17,7 +17,7 @@ use super::sort::{SortedVersion, VersionSorter};
 use super::spool::{Spool, SpoolFile, to_save_error};
 use super::{SaveError, users};
 use bbolt::Writer;
-use engine::rows::{RowsError, Snapshot};
+use engine::rows::RowsError;
 use etcd_types::pb::mvccpb;
 use etcd_types::types::Revision;
 use mvcc::auth::AuthChange;
@@ -34,9 +34,9 @@ const PAGE_QUEUE_CAPACITY: usize = 2;
 const VERSIONS_PER_CANCEL_CHECK: u64 = 1_024;
 
 /// The state to save.
-pub struct SnapshotContents<S> {
+pub struct SnapshotContents {
     /// The keys.
-    pub view: Arc<View<S>>,
+    pub view: Arc<View>,
     /// The leases as of the view's revision.
     pub leases: Vec<StoredLease>,
     /// The users and roles as of it, all of them.
@@ -82,7 +82,7 @@ struct SnapshotMeta {
 }
 
 /// Writes the state to a temporary file. Stops early if the future is dropped. Fails if rows cannot be read, or if there is no space.
-pub async fn save<S: Snapshot>(contents: SnapshotContents<S>, spool: &Spool) -> Result<SavedSnapshot, SaveError> {
+pub async fn save(contents: SnapshotContents, spool: &Spool) -> Result<SavedSnapshot, SaveError> {
     // Sorted runs, and the database.
     spool.check(contents.bytes.saturating_mul(2))?;
     let view = contents.view;
@@ -108,7 +108,7 @@ pub async fn save<S: Snapshot>(contents: SnapshotContents<S>, spool: &Spool) -> 
 }
 
 /// Sends all versions of a view, and the end.
-async fn send<S: Snapshot>(view: Arc<View<S>>, pages: mpsc::Sender<VersionPage>) -> Result<(), SaveError> {
+async fn send(view: Arc<View>, pages: mpsc::Sender<VersionPage>) -> Result<(), SaveError> {
     let mut versions = view.versions(view.revision);
     while let Some(page) = versions.next().await? {
         // The receiver is gone if it failed.

@@ -9,8 +9,7 @@ use tracing::debug;
 
 use crate::forward::LeaderLease;
 use engine::log::frame::{Frame, WINDOW_SLOTS};
-use engine::log::{Log, LogError, Slot, Unanswered};
-use engine::rows::Rows;
+use engine::log::{DynLog, LogError, Slot, Unanswered};
 use store::state::StoreState;
 
 /// The interval at which a leader checks whether its lock was renewed.
@@ -31,12 +30,12 @@ const BARRIER_READ_BYTES: usize = 64 << 10;
 ///   here, with the epochs announced in it. A successful renewal was sent before any announcement that is not known here;
 ///   `announced_epoch` is read after it.
 /// - By the log, which is read after the renewal: if it has no later barrier, no wait has begun.
-pub(super) async fn guard<L: Log, R: Rows>(
+pub(super) async fn guard(
     election: &Election,
     term: &Term,
     (leader_lease, renew_deadline): (&LeaderLease, Duration),
     announced_epoch: &(dyn Fn() -> Option<u64> + Send + Sync),
-    (log, state, unanswered): (&L, &StoreState<R>, &Unanswered),
+    (log, state, unanswered): (&DynLog, &StoreState, &Unanswered),
 ) {
     let mut last = None;
     let mut look = tokio::time::interval(RENEWAL_CHECK_INTERVAL);
@@ -70,9 +69,9 @@ pub(super) async fn guard<L: Log, R: Rows>(
 
 /// Returns true if the log has a barrier of a later epoch: it is in the first slot that its writer found free, which is not before
 /// those that this leader has tried. The published slots may be far behind them, if large batches wait to be published.
-pub(super) async fn has_later_barrier<L: Log, R: Rows>(
-    log: &L,
-    state: &StoreState<R>,
+pub(super) async fn has_later_barrier(
+    log: &DynLog,
+    state: &StoreState,
     unanswered: &Unanswered,
 ) -> Result<bool, LogError> {
     let mut next = state.committed();
@@ -97,14 +96,17 @@ fn is_later(slot: Slot, bytes: Bytes, epoch: u64) -> bool {
 mod tests {
     use super::*;
     use engine::log::frame::Barrier;
-    use engine::log::{MemLog, WatchedLog};
+    use engine::log::{Log as _, MemLog, WatchedLog};
+    use engine::rows::DynRows;
     use engine::rows::mem::MemRows;
+    use std::sync::Arc;
     use store::replica::Replica;
 
     #[tokio::test]
     async fn a_later_barrier_is_found_behind_all_slots_that_were_tried() {
-        let (log, unanswered) = (MemLog::new(), Unanswered::default());
-        let state = Replica::load(&log, &MemRows::new()).await.unwrap().state().clone();
+        let (log, unanswered): (DynLog, _) = (Arc::new(MemLog::new()), Unanswered::default());
+        let rows: DynRows = Arc::new(MemRows::new());
+        let state = Replica::load(&log, &rows).await.unwrap().state().clone();
         // More than a window of slots is committed and not yet published.
         let own = WatchedLog::new(log.clone(), unanswered.clone());
         let first = state.committed();

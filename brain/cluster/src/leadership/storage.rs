@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::followers::Followers;
-use engine::log::{Log, Slot, Unanswered};
-use engine::rows::{Rows, Snapshot as _};
+use engine::log::{DynLog, Slot, Unanswered};
+use engine::rows::DynRows;
 use store::state::StoreState;
 
 /// The least time limit of storage, however short a lease is. A stuck connection costs one attempt of the TiKV client, 2.5 s, and
@@ -35,9 +35,9 @@ pub(super) fn limit(lease: Duration) -> Duration {
 
 /// Completes when an append or a read of the log, or a read or a write of the rows, exceeds its limit for a lock with this lease;
 /// returns which one. `leads` is set once the member leads and has a view of its own.
-pub(super) async fn failed<R: Rows>(
-    state: &StoreState<R>,
-    rows: &R,
+pub(super) async fn failed(
+    state: &StoreState,
+    rows: &DynRows,
     leads: &AtomicBool,
     unanswered: &Unanswered,
     followers: Option<&Followers>,
@@ -55,15 +55,15 @@ pub(super) async fn failed<R: Rows>(
         }
     };
     tokio::select! {
-        reason = overdue => reason,
-        reason = unreadable(state, rows, leads, limit) => reason,
-        reason = unwritten(state, followers, limit * ROWS_WRITE_TIMEOUT_FACTOR) => reason,
+    reason = overdue => reason,
+    reason = unreadable(state, rows, leads, limit) => reason,
+    reason = unwritten(state, followers, limit * ROWS_WRITE_TIMEOUT_FACTOR) => reason,
     }
 }
 
 /// Reads the manifest repeatedly, as views read: at their timestamp, so that no flush interferes. A member that begins to lead still has
 /// a follower's view, which may be too old to be read: until it leads, it is enough that the rows can be read at all.
-async fn unreadable<R: Rows>(state: &StoreState<R>, rows: &R, leads: &AtomicBool, limit: Duration) -> String {
+async fn unreadable(state: &StoreState, rows: &DynRows, leads: &AtomicBool, limit: Duration) -> String {
     loop {
         let begun = Instant::now();
         let mut why = String::from("no answer");
@@ -85,7 +85,7 @@ async fn unreadable<R: Rows>(state: &StoreState<R>, rows: &R, leads: &AtomicBool
 
 /// Completes with the reason when a write of rows has been tried for longer than `limit` while a follower could lead. Acknowledged
 /// data is in the log: only memory fills up in the meantime, and the write may still succeed.
-async fn unwritten<R: Rows>(state: &StoreState<R>, followers: Option<&Followers>, limit: Duration) -> String {
+async fn unwritten(state: &StoreState, followers: Option<&Followers>, limit: Duration) -> String {
     let Some(followers) = followers else {
         return std::future::pending().await;
     };
@@ -103,7 +103,7 @@ async fn unwritten<R: Rows>(state: &StoreState<R>, followers: Option<&Followers>
 }
 
 /// Waits until `since` at least, and until log and rows can be read.
-pub(super) async fn recovered<L: Log, R: Rows>((log, rows): (L, R), next: Slot, since: Instant, limit: Duration) {
+pub(super) async fn recovered((log, rows): (DynLog, DynRows), next: Slot, since: Instant, limit: Duration) {
     tokio::time::sleep_until(since).await;
     loop {
         let read = async { log.read(next, LOG_PROBE_BYTES).await.is_ok() && rows.fence().await.is_ok() };
@@ -119,12 +119,12 @@ mod tests {
     use super::*;
     use engine::log::{MemLog, WatchedLog};
     use engine::rows::mem::MemRows;
+    use std::sync::Arc;
 
     #[tokio::test(start_paused = true)]
     async fn rows_that_take_no_write_are_a_reason_only_while_somebody_follows() {
-        let replica = store::replica::Replica::load(&MemLog::new(), &MemRows::new())
-            .await
-            .unwrap();
+        let (log, rows): (DynLog, DynRows) = (Arc::new(MemLog::new()), Arc::new(MemRows::new()));
+        let replica = store::replica::Replica::load(&log, &rows).await.unwrap();
         let (state, followers) = (replica.state(), Followers::default());
         let limit = MIN_STORAGE_TIMEOUT * ROWS_WRITE_TIMEOUT_FACTOR;
         let mut stuck = std::pin::pin!(unwritten(state, Some(&followers), limit));
@@ -151,9 +151,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn storage_that_answers_has_not_failed() {
-        let (log, unanswered) = (MemLog::new(), Unanswered::default());
-        let log = WatchedLog::new(log, unanswered.clone());
-        let rows = MemRows::new();
+        let unanswered = Unanswered::default();
+        let log: DynLog = Arc::new(WatchedLog::new(Arc::new(MemLog::new()), unanswered.clone()));
+        let rows: DynRows = Arc::new(MemRows::new());
         let replica = store::replica::Replica::load(&log, &rows).await.unwrap();
         let leads = AtomicBool::new(true);
         let failed = failed(replica.state(), &rows, &leads, &unanswered, None, MIN_STORAGE_TIMEOUT);

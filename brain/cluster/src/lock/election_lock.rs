@@ -6,16 +6,15 @@ use sha2::{Digest as _, Sha256};
 
 use super::StorageLock;
 use crate::self_hosted_lease::SelfHostedLease;
-use engine::cas_register::CasRegister;
 use engine::log::LogError;
 
 /// A record in the store itself, or a Lease of a Kubernetes cluster.
-#[derive(Debug, Clone)]
-pub enum ElectionLock<C> {
+#[derive(Clone)]
+pub enum ElectionLock {
     /// A record in the store.
-    Storage(StorageLock<C>),
+    Storage(StorageLock),
     /// A Lease in an API server. The store may still have a record with a holder.
-    Lease(Box<LeaseLock>, StorageLock<C>),
+    Lease(Box<LeaseLock>, StorageLock),
 }
 
 /// The identifier of one write to either lock.
@@ -27,7 +26,7 @@ pub enum LockVersion {
     Lease(<LeaseLock as Lock>::Version),
 }
 
-impl<C> ElectionLock<C> {
+impl ElectionLock {
     /// Returns a number that no other lock has: see [`LockClaim`](crate::term::LockClaim). That of a Lease is known once
     /// it was won.
     #[must_use]
@@ -48,7 +47,7 @@ impl<C> ElectionLock<C> {
     }
 }
 
-impl<C: CasRegister> ElectionLock<C> {
+impl ElectionLock {
     /// Announces to the holder of another lock that `epoch` has begun under this one. Fails as [`StorageLock::announce_epoch`].
     pub async fn announce_epoch(&self, epoch: u64) -> Result<(), LogError> {
         match self {
@@ -68,7 +67,7 @@ impl<C: CasRegister> ElectionLock<C> {
     }
 }
 
-impl<C: CasRegister> Lock for ElectionLock<C> {
+impl Lock for ElectionLock {
     type Version = LockVersion;
 
     async fn get(&self) -> Result<Option<(Record, LockVersion)>, LockError> {
@@ -130,10 +129,11 @@ fn lease_id(uid: &str) -> u64 {
 mod tests {
     use super::*;
     use engine::cas_register::mem::MemRegister;
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn the_laws_of_locks_hold_for_either() {
-        let lock = ElectionLock::Storage(StorageLock::new(MemRegister::new(), "test"));
+        let lock = ElectionLock::Storage(StorageLock::new(Arc::new(MemRegister::new()), "test"));
         election::laws::check(&lock, &lock.clone()).await.unwrap();
         assert_eq!(lock.id(), 0);
     }

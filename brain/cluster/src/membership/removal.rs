@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use super::{JoinError, JoinRequest, MemberTable, list};
 use crate::members::Members;
 use crate::peers::Peers;
-use engine::cas_register::{Cas, CasRegister};
+use engine::cas_register::{Cas, DynRegister};
 
 /// The reason why a member is not removed. Nothing was written.
 #[derive(Debug, thiserror::Error)]
@@ -41,10 +41,10 @@ pub trait RemoveMember: Send + Sync {
 }
 
 /// Removes rows from a register.
-#[derive(Debug, Clone)]
-pub struct MemberRemoval<C> {
+#[derive(Clone)]
+pub struct MemberRemoval {
     /// The rows.
-    pub register: C,
+    pub register: DynRegister,
     /// This member.
     pub request: JoinRequest,
     /// The ways to other members.
@@ -53,7 +53,7 @@ pub struct MemberRemoval<C> {
     pub members: Members,
 }
 
-impl<C: CasRegister> RemoveMember for MemberRemoval<C> {
+impl RemoveMember for MemberRemoval {
     fn remove<'a>(&'a self, id: u64) -> Pin<Box<dyn Future<Output = Result<(), RemoveError>> + Send + 'a>> {
         Box::pin(async move {
             let stored = self.read().await?;
@@ -82,7 +82,7 @@ impl<C: CasRegister> RemoveMember for MemberRemoval<C> {
     }
 }
 
-impl<C: CasRegister> MemberRemoval<C> {
+impl MemberRemoval {
     async fn read(&self) -> Result<Option<bytes::Bytes>, RemoveError> {
         let stored = self.register.get().await.context("read the rows of members");
         stored.map_err(RemoveError::Unreachable)

@@ -1,5 +1,7 @@
-use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
 
 use super::*;
 use crate::peers::PeerAddresses;
@@ -140,7 +142,7 @@ async fn everybody_is_listed_and_what_others_write_shows() {
     let begun = ["a|http://a:2380|http://client-a:2379", "|http://b:2380|"];
     assert_eq!(told(&known), begun);
     let stop = CancellationToken::new();
-    let following = follow(register.clone(), (first, peers), known.clone(), stop.clone());
+    let following = follow(Arc::new(register.clone()), (first, peers), known.clone(), stop.clone());
     let others = async {
         enter(&register, &join_request("b", "a b", false).0).await.unwrap();
         enter(&register, &join_request("c", "a b c", false).0).await.unwrap();
@@ -166,14 +168,14 @@ async fn names(register: &MemRegister) -> String {
 }
 
 /// Writes the rows of two members; the first member's configuration does not name the second one.
-async fn two(register: &MemRegister) -> (MemberRemoval<MemRegister>, JoinRequest) {
+async fn two(register: &MemRegister) -> (MemberRemoval, JoinRequest) {
     let (first, peers) = join_request("a", "a", false);
     let table = enter(register, &first).await.unwrap();
     let other = join_request("b", "a b", false).0;
     enter(register, &other).await.unwrap();
     let members = members(&first, &table, &peers);
     let removal = MemberRemoval {
-        register: register.clone(),
+        register: Arc::new(register.clone()),
         request: first,
         peers,
         members,
@@ -203,7 +205,7 @@ async fn removed_member_that_runs_enters_again_once() {
     let stop = CancellationToken::new();
     let (_, peers) = join_request("b", "a b", false);
     let known = members(&other, &MemberTable::default(), &peers);
-    let following = follow(register.clone(), (other, peers), known.clone(), stop.clone());
+    let following = follow(Arc::new(register.clone()), (other, peers), known.clone(), stop.clone());
     let looked = async {
         let mut seen = known.watch();
         seen.wait_for(|members| members.values().any(|member| member.name == "a"))

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::anyhow;
+use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::control::{self, Control};
@@ -43,6 +44,7 @@ fn read_only() -> anyhow::Error {
     anyhow!("the log is open for reading only")
 }
 
+#[async_trait]
 impl Log for StoredLog {
     async fn append(&self, _: Slot, _: Bytes) -> Result<(), AppendError> {
         Err(AppendError::Failed(read_only()))

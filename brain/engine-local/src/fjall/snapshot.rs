@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::fjall::{AbstractTree, Database, Guard, Keyspace, Readable, SeqNo, Slice};
+use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::guard::{self, caught, within};
@@ -115,6 +116,7 @@ impl FjallSnapshot {
     }
 }
 
+#[async_trait]
 impl Snapshot for FjallSnapshot {
     async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
         self.view.fence()

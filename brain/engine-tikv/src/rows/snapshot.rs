@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{RowsInner, failed};
@@ -126,6 +127,7 @@ struct ScanPart {
     left: Option<(Bytes, Bytes)>,
 }
 
+#[async_trait]
 impl Snapshot for TikvSnapshot {
     async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
         let tikv = &self.shared.tikv;

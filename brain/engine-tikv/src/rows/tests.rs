@@ -172,7 +172,7 @@ async fn a_snapshot_stays_as_it_was_and_says_nothing_when_it_is_too_old() {
     let here = testing::fresh().await;
     let rows = TikvRows::new(here.tikv.clone());
     rows.apply(None, fence(1), vec![laws::put("k", "1")]).await.unwrap();
-    let old = rows.snapshot().await.unwrap();
+    let old = TikvSnapshot::now(rows.shared.clone()).await.unwrap();
     rows.apply(Some(fence(1)), fence(2), vec![laws::put("k", "2")])
         .await
         .unwrap();
@@ -239,8 +239,8 @@ async fn late_locks_do_not_stop_readers() -> bool {
     let held = Fault::new(Rpc::Prewrite, Action::Late { after: None });
     faults.add(held).unwrap();
     tokio::select! {
-        ended = rows.apply(Some(fence(0)), fence(1), many("late")) => panic!("{ended:?}"),
-        () = testing::until("several pieces are held", || faults.held() > 3) => {}
+    ended = rows.apply(Some(fence(0)), fence(1), many("late")) => panic!("{ended:?}"),
+    () = testing::until("several pieces are held", || faults.held() > 3) => {}
     }
     faults.clear();
     let successor = TikvRows::new(here.tikv.clone());

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{Cas, CasRegister};
 
 /// Runs every law on registers that `fresh` makes, each on a new one without a value.
-pub async fn hold<C: CasRegister>(mut fresh: impl AsyncFnMut() -> C) {
+pub async fn hold<C: CasRegister + Clone>(mut fresh: impl AsyncFnMut() -> C) {
     a_cell_begins_empty_and_can_be_emptied(fresh().await).await;
     only_the_expected_value_is_replaced(fresh().await).await;
     of_many_that_swap_at_once_one_wins(fresh().await).await;
@@ -17,7 +17,7 @@ fn text(text: &'static str) -> Option<Bytes> {
     Some(Bytes::from(text))
 }
 
-async fn won(register: &impl CasRegister, expected: Option<Bytes>, new: Option<Bytes>) -> bool {
+async fn won(register: &dyn CasRegister, expected: Option<Bytes>, new: Option<Bytes>) -> bool {
     match register.compare_and_set(expected, new).await {
         Cas::Swapped => true,
         Cas::Mismatch => false,
@@ -25,7 +25,7 @@ async fn won(register: &impl CasRegister, expected: Option<Bytes>, new: Option<B
     }
 }
 
-async fn a_cell_begins_empty_and_can_be_emptied(register: impl CasRegister) {
+async fn a_cell_begins_empty_and_can_be_emptied(register: impl CasRegister + Clone) {
     assert_eq!(register.get().await.unwrap(), None);
     for value in [text("a"), text(""), text("b")] {
         assert!(won(&register, None, value.clone()).await);
@@ -37,7 +37,7 @@ async fn a_cell_begins_empty_and_can_be_emptied(register: impl CasRegister) {
     assert!(won(&register, None, None).await);
 }
 
-async fn only_the_expected_value_is_replaced(register: impl CasRegister) {
+async fn only_the_expected_value_is_replaced(register: impl CasRegister + Clone) {
     assert!(!won(&register, text("a"), text("b")).await);
     assert!(!won(&register, text(""), None).await);
     assert!(won(&register, None, text("a")).await);
@@ -52,7 +52,7 @@ async fn only_the_expected_value_is_replaced(register: impl CasRegister) {
     assert_eq!(register.get().await.unwrap(), text("b"));
 }
 
-async fn of_many_that_swap_at_once_one_wins(register: impl CasRegister) {
+async fn of_many_that_swap_at_once_one_wins(register: impl CasRegister + Clone) {
     let mut value = None;
     for round in 0..20 {
         let rivals = (0..4).map(|rival| {

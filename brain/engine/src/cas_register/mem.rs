@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{Cas, CasRegister};
@@ -20,6 +21,8 @@ impl MemRegister {
     }
 }
 
+#[async_trait]
+#[async_trait]
 impl CasRegister for MemRegister {
     async fn get(&self) -> anyhow::Result<Option<Bytes>> {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone())

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -91,7 +92,7 @@ impl FaultPlan {
     }
 }
 
-impl<L: Log> Faulty<L> {
+impl<L: Log + Clone> Faulty<L> {
     /// A twin without faults until [`Faulty::fail_next`] asks for some.
     #[must_use]
     pub fn new(inner: L) -> Self {
@@ -212,7 +213,8 @@ fn unknown(slot: Slot, fault: Fault) -> Result<(), AppendError> {
     ))
 }
 
-impl<L: Log> Log for Faulty<L> {
+#[async_trait]
+impl<L: Log + Clone> Log for Faulty<L> {
     async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
         check_len(&record, self.max_record_len())?;
         let (due, fault) = {

@@ -11,7 +11,7 @@ use super::{AppendError, Faulty, Log, Slot};
 /// A log that can be closed and opened again.
 pub trait Subject {
     /// The implementation under test.
-    type Log: Log;
+    type Log: Log + Clone;
 
     /// Opens the log, for the first time or after everything else has let go of it.
     fn open(&mut self) -> impl Future<Output = Self::Log>;
@@ -32,7 +32,7 @@ pub async fn all<S: Subject>(mut fresh: impl AsyncFnMut() -> S) {
 }
 
 /// Appends until the outcome is known.
-pub async fn settle(log: &impl Log, slot: u64, record: &Bytes) -> Result<(), AppendError> {
+pub async fn settle(log: &dyn Log, slot: u64, record: &Bytes) -> Result<(), AppendError> {
     for _ in 0..1000 {
         match log.append(Slot(slot), record.clone()).await {
             Err(AppendError::Unknown(..) | AppendError::Unavailable(_)) => {}
@@ -42,12 +42,12 @@ pub async fn settle(log: &impl Log, slot: u64, record: &Bytes) -> Result<(), App
     panic!("slot {slot} stays unknown");
 }
 
-async fn put(log: &impl Log, slot: u64, record: &Bytes) {
+async fn put(log: &dyn Log, slot: u64, record: &Bytes) {
     settle(log, slot, record).await.unwrap();
 }
 
 /// Everything from `from` on, read in small pieces.
-pub async fn read_all(log: &impl Log, from: u64) -> Vec<(u64, Bytes)> {
+pub async fn read_all(log: &dyn Log, from: u64) -> Vec<(u64, Bytes)> {
     let mut all: Vec<(u64, Bytes)> = Vec::new();
     let mut next = Slot(from);
     loop {
@@ -188,7 +188,7 @@ async fn destruction_stays_below_the_watermark<S: Subject>(mut subject: S) {
 }
 
 /// Checks that the log holds everything from `watermark` on, and nothing that was never written.
-async fn check_destroyed(log: &impl Log, watermark: u64, expected: &[(u64, Bytes)], written: &[(u64, Bytes)]) {
+async fn check_destroyed(log: &dyn Log, watermark: u64, expected: &[(u64, Bytes)], written: &[(u64, Bytes)]) {
     assert_eq!(read_all(log, watermark).await, expected);
     let left = read_all(log, 0).await;
     assert!(

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{AppendError, Log, LogError, LogId, Slot, check_len};
@@ -57,6 +58,7 @@ impl MemLog {
     }
 }
 
+#[async_trait]
 impl Log for MemLog {
     async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
         check_len(&record, self.max_record_len())?;

@@ -8,23 +8,22 @@ use super::batch_decoder::BatchDecoder;
 pub use super::batch_decoder::LogEntry;
 use super::frame::{Frame, is_barrier};
 use super::window::{BarrierSearch, Window};
-use super::{Log, LogError, Slot};
+use super::{DynLog, Log, LogError, Slot};
 
 /// Default number of bytes that a reader takes from the log at once.
 const READ_CHUNK_BYTES: usize = 1 << 20;
 
 /// Walks the log from a slot that begins an item.
-#[derive(Debug)]
-pub struct Reader<L> {
-    log: L,
+pub struct Reader {
+    log: DynLog,
     decoder: BatchDecoder,
     chunk: usize,
     ahead: VecDeque<(Slot, Bytes)>,
 }
 
-impl<L: Log> Reader<L> {
+impl Reader {
     /// A reader at `from`, where an item begins.
-    pub fn new(log: L, from: Slot) -> Self {
+    pub fn new(log: DynLog, from: Slot) -> Self {
         Self {
             log,
             decoder: BatchDecoder::new(Window::FORMAT, from),
@@ -41,11 +40,11 @@ impl<L: Log> Reader<L> {
     }
 
     /// Returns a reader that begins at the first item at or after `from`, which may be any slot from the watermark on.
-    pub async fn seek(log: L, from: Slot) -> Result<Self, LogError> {
+    pub async fn seek(log: DynLog, from: Slot) -> Result<Self, LogError> {
         let mut search = BarrierSearch::new(Window::FORMAT, from);
         loop {
             let (first, end) = search.near();
-            if !search.found(&barriers(&log, first, end).await?) {
+            if !search.found(&barriers(&*log, first, end).await?) {
                 break;
             }
         }
@@ -122,7 +121,7 @@ impl<L: Log> Reader<L> {
 }
 
 /// The barriers from `first` up to `end`.
-async fn barriers<L: Log>(log: &L, first: Slot, end: Slot) -> Result<Vec<Slot>, LogError> {
+async fn barriers(log: &dyn Log, first: Slot, end: Slot) -> Result<Vec<Slot>, LogError> {
     let (mut next, mut found) = (first, Vec::new());
     while next < end {
         let chunk = log.read(next, READ_CHUNK_BYTES).await?;
@@ -135,6 +134,7 @@ async fn barriers<L: Log>(log: &L, first: Slot, end: Slot) -> Result<Vec<Slot>, 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use bytes::{BufMut, BytesMut};
@@ -163,7 +163,7 @@ mod tests {
 
     /// Slots of the items that are read from `from` on.
     async fn items(log: &MemLog, from: u64) -> Vec<u64> {
-        let mut reader = Reader::seek(log.clone(), Slot(from)).await.unwrap();
+        let mut reader = Reader::seek(Arc::new(log.clone()), Slot(from)).await.unwrap();
         let mut found = Vec::new();
         while let Some(item) = reader.next().await.unwrap() {
             found.push(match item {

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{AppendError, Log, LogError, LogId, Slot};
+use super::{AppendError, DynLog, Log, LogError, LogId, Slot};
 
 /// Bytes of appends that may take a second more: large records are no sign of a silent storage.
 const APPEND_BYTES_PER_SECOND: usize = 4 << 20;
@@ -58,21 +59,22 @@ impl Unanswered {
 }
 
 /// A log whose unanswered reads and appends are recorded. Clones share the record.
-#[derive(Debug, Clone)]
-pub struct WatchedLog<L> {
-    log: L,
+#[derive(Clone)]
+pub struct WatchedLog {
+    log: DynLog,
     unanswered: Unanswered,
 }
 
-impl<L: Log> WatchedLog<L> {
+impl WatchedLog {
     /// Wraps a log and records its requests in `unanswered`.
     #[must_use]
-    pub fn new(log: L, unanswered: Unanswered) -> Self {
+    pub fn new(log: DynLog, unanswered: Unanswered) -> Self {
         Self { log, unanswered }
     }
 }
 
-impl<L: Log> Log for WatchedLog<L> {
+#[async_trait]
+impl Log for WatchedLog {
     async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
         {
             let mut calls = self.unanswered.calls();
@@ -139,7 +141,7 @@ mod tests {
     async fn an_append_is_overdue_from_its_first_attempt_on_until_it_is_known() {
         let unanswered = Unanswered::default();
         let faulty = Faulty::new(MemLog::new());
-        let log = WatchedLog::new(faulty.clone(), unanswered.clone());
+        let log = WatchedLog::new(Arc::new(faulty.clone()), unanswered.clone());
         faulty.fail_next(Fault::Lost);
         let record = Bytes::from_static(b"record");
         log.append(Slot(1), record.clone()).await.unwrap_err();
@@ -160,7 +162,7 @@ mod tests {
     async fn large_appends_may_take_longer() {
         let unanswered = Unanswered::default();
         let faulty = Faulty::new(MemLog::new());
-        let log = WatchedLog::new(faulty.clone(), unanswered.clone());
+        let log = WatchedLog::new(Arc::new(faulty.clone()), unanswered.clone());
         faulty.fail_next(Fault::Lost);
         let len = log.max_record_len().min(2 * APPEND_BYTES_PER_SECOND);
         log.append(Slot(1), vec![0; len].into()).await.unwrap_err();

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::frame::{Barrier, Candidate, PART_HEADER_BYTES, put_part_header};
 use super::reader::{LogEntry, Reader};
 use super::window::{Window, may_be_cut};
-use super::{AppendError, Log, LogError, Slot};
+use super::{AppendError, DynLog, Log, LogError, Slot};
 use runtime::backoff::Backoff;
 
 /// The delay before an append of unknown outcome is repeated.
@@ -81,9 +81,9 @@ impl Writer {
     /// above the known one, in the first free slot. If the watermark is beyond the slot at which the reader began afterwards, the reader
     /// may have seen destroyed slots, which look free, or late messages in them. Fails with [`WriterOpenError`], or with the error of
     /// `replay`.
-    pub async fn open<L: Log, E: From<WriterOpenError>>(
-        log: &L,
-        reader: &mut Reader<L>,
+    pub async fn open<E: From<WriterOpenError>>(
+        log: &dyn Log,
+        reader: &mut Reader,
         TakeOverPoint { began, known_epoch }: TakeOverPoint,
         candidate: Candidate,
         mut replay: impl FnMut(LogEntry) -> Result<(), E>,
@@ -129,14 +129,14 @@ impl Writer {
 
     /// Appends the slots of a batch: as many as may be open at once, then the others as these are committed. Fails with the
     /// first [`WriteError`].
-    pub fn append<L: Log>(
+    pub fn append(
         &self,
-        log: &L,
+        log: &DynLog,
         slots: Vec<(Slot, Bytes)>,
     ) -> impl Future<Output = Result<(), WriteError>> + Send + 'static {
         let (log, open) = (log.clone(), self.open.clone());
         async move {
-            let appends = slots.into_iter().map(|(slot, record)| open.append(&log, slot, record));
+            let appends = slots.into_iter().map(|(slot, record)| open.append(&*log, slot, record));
             futures::future::try_join_all(appends).await?;
             Ok(())
         }
@@ -204,7 +204,7 @@ impl OpenSlots {
         })))
     }
 
-    async fn append<L: Log>(&self, log: &L, slot: Slot, record: Bytes) -> Result<(), WriteError> {
+    async fn append(&self, log: &dyn Log, slot: Slot, record: Bytes) -> Result<(), WriteError> {
         let may_open = |under_way: &UnderWay| Window::FORMAT.is_open(under_way.first, slot);
         // The wait cannot fail, because `self` holds the sender. The guard must not be held while the append is under way.
         drop(self.0.subscribe().wait_for(may_open).await);
@@ -224,8 +224,8 @@ impl OpenSlots {
 }
 
 /// Hands everything that can be read to `replay`.
-async fn replay_all<L: Log, E: From<WriterOpenError>>(
-    reader: &mut Reader<L>,
+async fn replay_all<E: From<WriterOpenError>>(
+    reader: &mut Reader,
     replay: &mut impl FnMut(LogEntry) -> Result<(), E>,
 ) -> Result<(), E> {
     while let Some(item) = reader.next().await.map_err(WriterOpenError::Log)? {
@@ -235,7 +235,7 @@ async fn replay_all<L: Log, E: From<WriterOpenError>>(
 }
 
 /// Fails if slots from `began` on may have been destroyed while they were read.
-async fn check_cut<L: Log>(log: &L, began: Slot) -> Result<(), WriterOpenError> {
+async fn check_cut(log: &dyn Log, began: Slot) -> Result<(), WriterOpenError> {
     if may_be_cut(began, log.watermark().await?) {
         return Err(WriterOpenError::Destroyed(began));
     }
@@ -244,12 +244,17 @@ async fn check_cut<L: Log>(log: &L, began: Slot) -> Result<(), WriterOpenError> 
 
 /// Appends, and repeats the same bytes while the outcome is unknown or there is no space. Returns a [`WriteError`], never an
 /// [`AppendError::Unknown`].
-pub async fn append_until_known<L: Log>(log: &L, slot: Slot, record: Bytes) -> Result<(), WriteError> {
+pub async fn append_until_known(log: &dyn Log, slot: Slot, record: Bytes) -> Result<(), WriteError> {
     append(log, slot, record, |_| {}).await
 }
 
 /// The same; `is_full` is called with whether space was missing, each time that is known.
-async fn append<L: Log>(log: &L, slot: Slot, record: Bytes, is_full: impl Fn(bool)) -> Result<(), WriteError> {
+async fn append(
+    log: &dyn Log,
+    slot: Slot,
+    record: Bytes,
+    is_full: impl Fn(bool) + Send + Sync,
+) -> Result<(), WriteError> {
     let mut backoff = APPEND_BACKOFF;
     loop {
         let outcome = log.append(slot, record.clone()).await;
@@ -283,7 +288,7 @@ mod tests {
 
     async fn open(log: &MemLog) -> (Writer, Vec<LogEntry>) {
         let mut items = Vec::new();
-        let mut reader = Reader::new(log.clone(), Slot::FIRST);
+        let mut reader = Reader::new(Arc::new(log.clone()), Slot::FIRST);
         let replay = |item| {
             items.push(item);
             Ok::<(), WriterOpenError>(())
@@ -350,7 +355,7 @@ mod tests {
         log.append(Slot(30), first.1).await.unwrap();
         log.append(Slot(31), second.1).await.unwrap();
         let opened = async || {
-            let mut reader = Reader::new(log.clone(), Slot(30));
+            let mut reader = Reader::new(Arc::new(log.clone()), Slot(30));
             let from = TakeOverPoint {
                 began: Slot(30),
                 known_epoch: 2,
@@ -371,7 +376,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn no_slot_is_opened_outside_the_window_of_the_first_uncommitted_one() {
         let log = Faulty::new(MemLog::keeping(is_barrier));
-        let mut reader = Reader::new(log.clone(), Slot::FIRST);
+        let mut reader = Reader::new(Arc::new(log.clone()), Slot::FIRST);
         let opened = Writer::open(&log, &mut reader, FROM_FIRST, Candidate::default(), |_| {
             Ok::<(), WriterOpenError>(())
         })
@@ -381,7 +386,8 @@ mod tests {
         let slots = (0..20).flat_map(|byte| batch(&mut writer, 10, byte)).collect();
         // The first one is not there until everything else that may be is.
         (0..3).for_each(|_| log.fail_next(Fault::Lost));
-        let mut append = Box::pin(writer.append(&log, slots));
+        let shared: DynLog = Arc::new(log.clone());
+        let mut append = Box::pin(writer.append(&shared, slots));
         assert!(futures::poll!(&mut append).is_pending());
         assert_eq!(log.appends(), 1 + 8, "a barrier and a window of slots");
         let there: Vec<u64> = log

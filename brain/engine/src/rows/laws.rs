@@ -6,12 +6,12 @@
 
 use bytes::Bytes;
 
-use super::{Order, Page, RowChange, Rows, RowsError, Scan, Snapshot};
+use super::{Order, Page, RowChange, Rows, RowsError, Scan};
 
 mod fence;
 
 /// Runs every law on rows that `fresh` makes, each on new ones. A batch of `large` rows is a large one.
-pub async fn hold<R: Rows>(mut fresh: impl AsyncFnMut() -> R, large: usize) {
+pub async fn hold<R: Rows + Clone>(mut fresh: impl AsyncFnMut() -> R, large: usize) {
     an_apply_is_seen_whole_by_later_snapshots_only(fresh().await).await;
     fence::a_foreign_fence_keeps_a_writer_out(fresh().await).await;
     fence::a_change_that_is_repeated_is_made_once(fresh().await).await;
@@ -52,13 +52,13 @@ pub fn everything() -> Scan {
     }
 }
 
-pub async fn content(rows: &impl Rows) -> Vec<(Bytes, Bytes)> {
+pub async fn content(rows: &dyn Rows) -> Vec<(Bytes, Bytes)> {
     let page = rows.snapshot().await.unwrap().scan(everything()).await.unwrap();
     assert!(page.done);
     page.rows
 }
 
-async fn apply(rows: &impl Rows, changes: Vec<RowChange>) {
+async fn apply(rows: &dyn Rows, changes: Vec<RowChange>) {
     let fence = rows.fence().await.unwrap();
     let last = fence.as_deref().and_then(|fence| fence.try_into().ok());
     let next = (last.map_or(0, u64::from_be_bytes) + 1).to_be_bytes();
@@ -69,7 +69,7 @@ pub fn row(key: &'static str, value: &'static str) -> (Bytes, Bytes) {
     (Bytes::from(key), Bytes::from(value))
 }
 
-async fn an_apply_is_seen_whole_by_later_snapshots_only<R: Rows>(rows: R) {
+async fn an_apply_is_seen_whole_by_later_snapshots_only<R: Rows + Clone>(rows: R) {
     assert_eq!(rows.fence().await.unwrap(), None);
     let empty = rows.snapshot().await.unwrap();
     apply(&rows, vec![put("a", "1"), put("b", "2"), delete("c")]).await;
@@ -103,7 +103,7 @@ async fn an_apply_is_seen_whole_by_later_snapshots_only<R: Rows>(rows: R) {
     assert_eq!(first.multi_get(&many).await.unwrap(), wanted);
 }
 
-async fn of_several_changes_of_a_row_the_last_counts<R: Rows>(rows: R) {
+async fn of_several_changes_of_a_row_the_last_counts<R: Rows + Clone>(rows: R) {
     apply(
         &rows,
         vec![
@@ -119,7 +119,7 @@ async fn of_several_changes_of_a_row_the_last_counts<R: Rows>(rows: R) {
     assert_eq!(content(&rows).await, [row("a", "2"), row("c", "3")]);
 }
 
-async fn row_order_is_byte_order<R: Rows>(rows: R) {
+async fn row_order_is_byte_order<R: Rows + Clone>(rows: R) {
     let mut keys: Vec<Vec<u8>> = Vec::new();
     let bytes = [0x00, 0x01, 0x61, 0x7f, 0x80, 0xff];
     for a in bytes {
@@ -153,7 +153,7 @@ async fn row_order_is_byte_order<R: Rows>(rows: R) {
     }
 }
 
-async fn pages_end_at_their_limits<R: Rows>(rows: R) {
+async fn pages_end_at_their_limits<R: Rows + Clone>(rows: R) {
     apply(
         &rows,
         (0..100).map(|n| put(format!("k{n:02}"), vec![b'v'; n])).collect(),
@@ -200,7 +200,7 @@ async fn pages_end_at_their_limits<R: Rows>(rows: R) {
     assert_eq!(page.rows, all.iter().rev().take(3).cloned().collect::<Vec<_>>());
 }
 
-async fn inverted_and_overlong_bounds_are_ranges_too<R: Rows>(rows: R) {
+async fn inverted_and_overlong_bounds_are_ranges_too<R: Rows + Clone>(rows: R) {
     let longest = vec![b'b'; rows.max_key_len()];
     apply(&rows, vec![put("a", "1"), put(&longest, "2"), put("c", "3")]).await;
     let snapshot = rows.snapshot().await.unwrap();
@@ -223,7 +223,7 @@ async fn inverted_and_overlong_bounds_are_ranges_too<R: Rows>(rows: R) {
     assert_eq!(snapshot.get(&longer).await.unwrap(), None);
 }
 
-async fn keys_that_cannot_be_stored_are_refused<R: Rows>(rows: R) {
+async fn keys_that_cannot_be_stored_are_refused<R: Rows + Clone>(rows: R) {
     let longer = vec![0; rows.max_key_len() + 1];
     for change in [put("", "1"), delete(""), put(&longer, "1"), delete(&longer)] {
         match rows.apply(None, Bytes::from("f"), vec![put("a", "1"), change]).await {
@@ -236,7 +236,7 @@ async fn keys_that_cannot_be_stored_are_refused<R: Rows>(rows: R) {
     assert_eq!(content(&rows).await.len(), 1);
 }
 
-async fn long_values_are_stored_or_refused<R: Rows>(rows: R) {
+async fn long_values_are_stored_or_refused<R: Rows + Clone>(rows: R) {
     // Longer ones need more memory than a test should take.
     let longest = rows.max_value_len().min(16 << 20);
     let value = vec![7; rows.max_value_len() + 1];
@@ -250,7 +250,7 @@ async fn long_values_are_stored_or_refused<R: Rows>(rows: R) {
     assert!(found.is_some_and(|found| found == value[..longest]));
 }
 
-async fn a_large_batch_is_one_batch<R: Rows>(rows: R, large: usize) {
+async fn a_large_batch_is_one_batch<R: Rows + Clone>(rows: R, large: usize) {
     let value = vec![b'v'; 500];
     apply(&rows, (0..large).map(|n| put(format!("k{n:06}"), &value)).collect()).await;
     let before = rows.snapshot().await.unwrap();
@@ -276,7 +276,7 @@ async fn a_large_batch_is_one_batch<R: Rows>(rows: R, large: usize) {
     assert_eq!(now[large / 2].1, big);
 }
 
-async fn split_points_lie_inside_and_ascend<R: Rows>(rows: R) {
+async fn split_points_lie_inside_and_ascend<R: Rows + Clone>(rows: R) {
     for part in 0..4 {
         apply(
             &rows,
@@ -306,7 +306,7 @@ async fn split_points_lie_inside_and_ascend<R: Rows>(rows: R) {
     }
 }
 
-async fn clones_share_the_rows<R: Rows>(rows: R) {
+async fn clones_share_the_rows<R: Rows + Clone>(rows: R) {
     let other = rows.clone();
     apply(&rows, vec![put("a", "1")]).await;
     apply(&other, vec![put("b", "2")]).await;
@@ -316,7 +316,7 @@ async fn clones_share_the_rows<R: Rows>(rows: R) {
     assert_ne!(rows.size(), Some(0));
 }
 
-async fn writers_at_once_take_turns<R: Rows>(rows: R) {
+async fn writers_at_once_take_turns<R: Rows + Clone>(rows: R) {
     let write = async |name: &'static str| {
         let fence = Bytes::from(name);
         rows.apply(None, fence.clone(), vec![put("owner", name), put(name, name)])

@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::{Order, Page, RowChange, Rows, RowsError, Scan, Snapshot, StepSize, apply_in_turn, check_lengths};
+use super::{
+    DynSnapshot, Order, Page, RowChange, Rows, RowsError, Scan, Snapshot, StepSize, apply_in_turn, check_lengths,
+};
 
 /// As of rows in a directory.
 const MAX_KEY_LEN: usize = 65_534;
@@ -53,14 +56,15 @@ impl MemRows {
     }
 }
 
+#[async_trait]
 impl Rows for MemRows {
-    type Snapshot = MemSnapshot;
-
-    async fn snapshot(&self) -> Result<MemSnapshot, RowsError> {
-        Ok(self.with(|state| MemSnapshot {
-            fence: state.fence.clone(),
-            rows: state.rows.clone(),
-            gets: self.gets.clone(),
+    async fn snapshot(&self) -> Result<DynSnapshot, RowsError> {
+        Ok(self.with(|state| {
+            Arc::new(MemSnapshot {
+                fence: state.fence.clone(),
+                rows: state.rows.clone(),
+                gets: self.gets.clone(),
+            })
         }))
     }
 
@@ -166,6 +170,7 @@ impl MemSnapshot {
     }
 }
 
+#[async_trait]
 impl Snapshot for MemSnapshot {
     async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
         Ok(self.fence.clone())

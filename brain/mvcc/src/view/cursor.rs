@@ -11,7 +11,7 @@ use crate::keys;
 use crate::memtable;
 use crate::op::Span;
 use crate::row::{decode_index, decode_object};
-use engine::rows::{Order, RowsError, Scan, Snapshot};
+use engine::rows::{Order, RowsError, Scan};
 use etcd_types::types::{KeyValue, Revision};
 
 /// Rows that one step takes at most.
@@ -53,9 +53,8 @@ enum WalkedRows {
 }
 
 /// Walks the keys of a span at one revision, page by page.
-#[derive(Debug)]
-pub struct Cursor<'a, S> {
-    view: &'a View<S>,
+pub struct Cursor<'a> {
+    view: &'a View,
     at: Revision,
     values: bool,
     source: WalkedRows,
@@ -76,9 +75,9 @@ pub struct Cursor<'a, S> {
     done: bool,
 }
 
-impl<'a, S: Snapshot> Cursor<'a, S> {
+impl<'a> Cursor<'a> {
     /// At the beginning of a span.
-    pub(super) fn new(view: &'a View<S>, span: &Span, at: Revision, values: bool) -> Self {
+    pub(super) fn new(view: &'a View, span: &Span, at: Revision, values: bool) -> Self {
         // Without older versions all values are stored side by side, and each is read once.
         let source = match at < view.rows_revision || values && view.rows.scans_values() {
             true => WalkedRows::Objects,
@@ -336,8 +335,6 @@ mod tests {
     use engine::rows::{RowChange, Rows};
     use etcd_types::types::LeaseId;
 
-    type MemRowsSnapshot = <MemRows as Rows>::Snapshot;
-
     /// The first step of a flush records the revision that it reaches, but its rows are not there yet.
     #[tokio::test]
     async fn empty_values_in_memory_are_not_looked_for_in_rows_of_a_flush_that_was_cut_short() {
@@ -371,7 +368,7 @@ mod tests {
     }
 
     /// Keys with `versions` versions each, every fifth key deleted in the end. Returns the versions that a walk must find, too.
-    async fn store(versions: impl Fn(usize) -> i64) -> (View<MemRowsSnapshot>, Vec<(Bytes, Revision)>) {
+    async fn store(versions: impl Fn(usize) -> i64) -> (View, Vec<(Bytes, Revision)>) {
         let rows = MemRows::new();
         let (mut changes, mut live, mut revision) = (Vec::new(), Vec::new(), 1);
         for n in 0..700 {
@@ -434,7 +431,7 @@ mod tests {
     }
 
     /// A view with `keys` keys in rows and `keys` more keys in memory only. Memory also has deletions of all keys in rows but the last one.
-    async fn deleted_since(keys: usize) -> View<MemRowsSnapshot> {
+    async fn deleted_since(keys: usize) -> View {
         let (rows, memtables) = (MemRows::new(), MemtableSet::new());
         let mut changes = Vec::new();
         for n in 0..keys {
@@ -520,7 +517,7 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    async fn walk(view: &View<MemRowsSnapshot>, most: usize) -> (Vec<(Bytes, Revision)>, WalkedRows) {
+    async fn walk(view: &View, most: usize) -> (Vec<(Bytes, Revision)>, WalkedRows) {
         let span = Span {
             key: Bytes::from_static(b"key-"),
             end: Bytes::from_static(b"key."),

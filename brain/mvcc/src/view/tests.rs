@@ -1,11 +1,11 @@
 use super::*;
 use crate::op::SortOrder;
 use engine::rows::Rows as _;
-use engine::rows::mem::{MemRows, MemSnapshot};
+use engine::rows::mem::MemRows;
 use etcd_types::types::LeaseId;
 
 /// Keys in order, each with the revision that made it.
-async fn view(keys: &[(String, Revision)]) -> View<MemSnapshot> {
+async fn view(keys: &[(String, Revision)]) -> View {
     let memtables = MemtableSet::new();
     let mut made: Vec<_> = keys.iter().collect();
     made.sort_by_key(|(_, revision)| *revision);

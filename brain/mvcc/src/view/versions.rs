@@ -32,9 +32,8 @@ pub struct KeyVersion {
 }
 
 /// The walk.
-#[derive(Debug)]
-pub struct VersionWalk<'a, S> {
-    view: &'a View<S>,
+pub struct VersionWalk<'a> {
+    view: &'a View,
     at: Revision,
     sources: Vec<VersionSource>,
     /// The last version that was read: sources may have the same ones.
@@ -62,9 +61,9 @@ enum SourcePosition {
     Memtable(Arc<Memtable>, Option<(Bytes, Revision)>),
 }
 
-impl<'a, S: Snapshot> VersionWalk<'a, S> {
+impl<'a> VersionWalk<'a> {
     /// Begins the walk over versions of keys from `key` on, up to a revision that [`View::resolve`] returned.
-    pub(super) fn new(view: &'a View<S>, key: &[u8], at: Revision) -> Self {
+    pub(super) fn new(view: &'a View, key: &[u8], at: Revision) -> Self {
         let rows = keys::object_range(key, &[0]).from;
         let behind = (!key.is_empty()).then(|| (Bytes::copy_from_slice(key), Revision::MAX));
         let memtables = view.memtables.memtables().iter();
@@ -96,7 +95,7 @@ impl<'a, S: Snapshot> VersionWalk<'a, S> {
         tokio::task::yield_now().await;
         for source in &mut self.sources {
             if source.read.is_empty() && !source.is_done {
-                source.refill(&self.view.rows).await?;
+                source.refill(&*self.view.rows).await?;
             }
         }
         let mut found = Vec::new();
@@ -155,7 +154,7 @@ impl<'a, S: Snapshot> VersionWalk<'a, S> {
 }
 
 impl VersionSource {
-    async fn refill<S: Snapshot>(&mut self, rows: &S) -> Result<(), RowsError> {
+    async fn refill(&mut self, rows: &dyn Snapshot) -> Result<(), RowsError> {
         match &mut self.from {
             SourcePosition::Rows(from) => {
                 let scan = Scan {
@@ -241,14 +240,11 @@ mod tests {
         RowChange::Put(keys::object_key(key.as_bytes(), revision), encode_object(put))
     }
 
-    async fn walked(view: &View<engine::rows::mem::MemSnapshot>) -> Vec<(String, Revision, bool, bool)> {
+    async fn walked(view: &View) -> Vec<(String, Revision, bool, bool)> {
         walked_from(view, "").await
     }
 
-    async fn walked_from(
-        view: &View<engine::rows::mem::MemSnapshot>,
-        key: &str,
-    ) -> Vec<(String, Revision, bool, bool)> {
+    async fn walked_from(view: &View, key: &str) -> Vec<(String, Revision, bool, bool)> {
         let (mut versions, mut all) = (view.versions_from(key.as_bytes(), view.revision), Vec::new());
         while let Some(page) = versions.next().await.unwrap() {
             all.extend(page.into_iter().map(|found| {

@@ -12,16 +12,14 @@ use crate::server::snapshot::check_space;
 use backup::import::{Backlog, CopySummary, FinishCondition, Source, collecting, copy};
 use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
 use engine::LogAndRows;
-use engine::log::{Log as _, LogId};
-use engine_local::files::FileLog;
-use engine_local::fjall::FjallRows;
+use engine::log::LogId;
 use telemetry::metrics::Metrics;
 
 /// A data directory with a copy in it, and its open store.
 struct OpenedImport {
     target: RestoringDir,
     importing: DirImport,
-    engine: LogAndRows<FileLog, FjallRows>,
+    engine: LogAndRows,
     /// The events of the source from the time when the store was made.
     collected: Option<Backlog>,
 }
@@ -114,11 +112,7 @@ async fn begin(config: &Config, source: &mut Source, deletes: bool) -> anyhow::R
     }
 }
 
-async fn fill(
-    config: &Config,
-    source: &mut Source,
-    target: &RestoringDir,
-) -> anyhow::Result<(DirImport, LogAndRows<FileLog, FjallRows>)> {
+async fn fill(config: &Config, source: &mut Source, target: &RestoringDir) -> anyhow::Result<(DirImport, LogAndRows)> {
     let path = target.path();
     let size = source.size().await?;
     check_space(path, size.saturating_add(size / 3))?;

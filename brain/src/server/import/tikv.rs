@@ -3,6 +3,7 @@
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use tracing::{info, warn};
 
 use crate::flags::TikvOptions;
@@ -48,9 +49,9 @@ pub(super) async fn copy_into(
 ) -> anyhow::Result<CopySummary> {
     let claim = PrefixClaim::new(tikv.register(IMPORTER_REGISTER));
     let copied = tokio::select! {
-        biased;
-        lost = claim.keep() => return Err(lost),
-        copied = Box::pin(copy_alone(tikv, token, source, (is_new, &claim), orders)) => copied,
+    biased;
+    lost = claim.keep() => return Err(lost),
+    copied = Box::pin(copy_alone(tikv, token, source, (is_new, &claim), orders)) => copied,
     };
     claim.end().await;
     copied
@@ -71,8 +72,8 @@ async fn copy_alone(
     let is_wiped = !is_empty && prefix_owner::is_wiping(&owner, token).await?;
     let spool = Spool::new(&std::env::temp_dir());
     let engine = LogAndRows {
-        log: TikvLog::keeping(tikv.clone(), is_barrier),
-        rows: TikvRows::new(tikv.clone()),
+        log: Arc::new(TikvLog::keeping(tikv.clone(), is_barrier)),
+        rows: Arc::new(TikvRows::new(tikv.clone())),
     };
     let (importing, collected) = match &stored {
         Some(stored) if is_copy && !is_new => {
@@ -155,7 +156,7 @@ async fn begin(
     token: &str,
     source: &mut Source,
     claim: &PrefixClaim<TikvRegister>,
-    (engine, spool): (LogAndRows<TikvLog, TikvRows>, &Spool),
+    (engine, spool): (LogAndRows, &Spool),
 ) -> anyhow::Result<PrefixImport> {
     let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(IMPORTING_REGISTER));
     if !tikv.is_empty().await? {

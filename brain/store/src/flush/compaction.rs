@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::write_batch::WriteBatch;
 use super::{Flusher, own_snapshot, retry};
+use engine::log::Slot;
 use engine::log::reader::{LogEntry, Reader};
-use engine::log::{Log, Slot};
-use engine::rows::{RowChange, Rows};
+use engine::rows::RowChange;
 use etcd_types::types::Revision;
 use mvcc::keys;
 use mvcc::memtable::Memtable;
@@ -34,8 +34,8 @@ pub(super) struct UnneededRecords {
 }
 
 /// The position at which a compaction continues to read the log.
-pub(super) struct CompactionScan<L> {
-    reader: Reader<L>,
+pub(super) struct CompactionScan {
+    reader: Reader,
     /// Bytes of the records that were read from the manifest's `deleted_slot` on.
     unneeded: UnneededRecords,
     /// The record that was read last, if it is not done.
@@ -43,7 +43,7 @@ pub(super) struct CompactionScan<L> {
     began: Instant,
 }
 
-impl<L: Log, R: Rows> Flusher<L, R> {
+impl Flusher {
     /// Deletes some of what compaction made obsolete, no more than one batch, or else destroys some slots of the log; returns true if
     /// there is more.
     pub(super) async fn delete_step(&mut self) -> anyhow::Result<bool> {
@@ -249,7 +249,9 @@ mod tests {
     use super::*;
     use crate::flush::destroy_slots::MAX_UNNEEDED_LOG_BYTES;
     use crate::replica::{ImmutableMemtable, Replica};
+    use engine::log::DynLog;
     use engine::log::MemLog;
+    use engine::rows::DynRows;
     use engine::rows::mem::MemRows;
     use mvcc::memtable::MemtableSet;
     use mvcc::row::Manifest;
@@ -260,7 +262,7 @@ mod tests {
     #[tokio::test]
     async fn the_log_of_leases_behind_the_compacted_revision_is_given_up() {
         for (logged, watermark) in [(100, Slot::FIRST), (100 + MAX_UNNEEDED_LOG_BYTES, Slot(1_999))] {
-            let (log, rows) = (MemLog::new(), MemRows::new());
+            let (log, rows): (DynLog, DynRows) = (Arc::new(MemLog::new()), Arc::new(MemRows::new()));
             let manifest = Manifest {
                 revision: 4,
                 compacted: 4,

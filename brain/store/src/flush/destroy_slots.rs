@@ -1,15 +1,14 @@
 //! Destroys slots of the log that neither rows nor history need any more.
 
 use super::{Flusher, MaybeTransient as _, retry};
-use engine::log::{Log, Slot};
-use engine::rows::Rows;
+use engine::log::Slot;
 use etcd_types::types::Revision;
 use runtime::kill_points;
 
 /// The log after the compacted revision is given up once it has more bytes than this, none of them of keys.
 pub(super) const MAX_UNNEEDED_LOG_BYTES: i64 = 256 << 10;
 
-impl<L: Log, R: Rows> Flusher<L, R> {
+impl Flusher {
     /// Gives up the log up to its last record in rows, once everything is compacted: without key writes there is no later revision to
     /// compact, but leases continue to write. A watch from exactly the compacted revision is then refused as compacted.
     pub(super) async fn drop_idle_log(&mut self) -> anyhow::Result<()> {

@@ -12,8 +12,8 @@ use super::{FlushResult, Replica};
 use engine::log::frame::Candidate;
 use engine::log::reader::Reader;
 use engine::log::writer::{self, TakeOverPoint, Writer};
-use engine::log::{Log, LogError, LogId, Slot};
-use engine::rows::{Rows, RowsError, Snapshot};
+use engine::log::{DynLog, LogError, LogId, Slot};
+use engine::rows::{DynRows, RowsError};
 use mvcc::row::{Manifest, STORED_FORMAT, STORED_FORMAT_WITH_AUTH};
 
 /// Slots by which the rows may be ahead of a replica that is not reset from them. To read a few slots costs less than to load all
@@ -55,7 +55,7 @@ pub struct Leadership {
 
 impl Leadership {
     /// Records in the rows that the leases of older leaders have been waited out. Fails if the rows belong to a later leader.
-    pub async fn waited<R: Rows>(&mut self, rows: &R) -> Result<(), RowsError> {
+    pub async fn waited(&mut self, rows: &DynRows) -> Result<(), RowsError> {
         let mut waited = self.manifest.clone();
         waited.prior_lease_ms = 0;
         waited.number += 1;
@@ -140,7 +140,7 @@ impl From<LogError> for StoreOpenError {
     }
 }
 
-impl<R: Rows> Replica<R> {
+impl Replica {
     /// Becomes the only writer: reads and applies the rest of the log, places the candidate's barrier after it, and writes the epoch into
     /// the manifest. Watchers are not notified: they read history.
     ///
@@ -148,10 +148,10 @@ impl<R: Rows> Replica<R> {
     ///
     /// # Errors
     /// [`StoreOpenError`]. After [`StoreOpenError::Destroyed`] the replica must be reset from the rows.
-    pub async fn lead<L: Log>(
+    pub async fn lead(
         &mut self,
-        log: &L,
-        rows: &R,
+        log: &DynLog,
+        rows: &DynRows,
         TakeOver {
             candidate,
             predecessor_expired,
@@ -172,7 +172,7 @@ impl<R: Rows> Replica<R> {
         let mut reader = Reader::new(log.clone(), began);
         // A record that cannot be decoded is refused before anything is written.
         let (writer, own) = Writer::open(
-            log,
+            &**log,
             &mut reader,
             TakeOverPoint { began, known_epoch },
             candidate,
@@ -211,8 +211,8 @@ impl<R: Rows> Replica<R> {
 /// Writes a later epoch into the manifest: every pending write of an older leader fails from now on. Returns the manifest, and the fence
 /// that is stored. If there is no space for it, but no other process can write the rows, the member leads nevertheless: the rows can be
 /// read.
-async fn take_over_manifest<R: Rows>(
-    rows: &R,
+async fn take_over_manifest(
+    rows: &DynRows,
     (epoch, log): (u64, Option<LogId>),
     (candidate, wait): (Candidate, Duration),
 ) -> Result<(Manifest, Bytes), StoreOpenError> {
@@ -264,6 +264,7 @@ mod tests {
     use engine::rows::mem::MemRows;
     use engine_local::files::{FileLog, FileLogOptions};
     use engine_local::fjall::{FjallOptions, FjallRows};
+    use std::sync::Arc;
     use testkit::small_disk;
 
     /// No space, and no other process that can write the rows.
@@ -282,7 +283,8 @@ mod tests {
 
     #[tokio::test]
     async fn store_without_space_is_led_and_its_first_change_writes_the_epoch() {
-        let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
+        let (log, mem): (DynLog, _) = (Arc::new(MemLog::keeping(is_barrier)), MemRows::new());
+        let rows: DynRows = Arc::new(mem.clone());
         let stored = Bytes::from(
             Manifest {
                 revision: 4,
@@ -292,7 +294,7 @@ mod tests {
             .encode_to_vec(),
         );
         rows.apply(None, stored.clone(), Vec::new()).await.unwrap();
-        let full = HookedRows::new(rows.clone(), Full);
+        let full: DynRows = Arc::new(HookedRows::new(mem, Full));
         let mut replica = Replica::load(&log, &full).await.unwrap();
         let leadership = replica
             .lead(&log, &full, TakeOver::after_expiry(Candidate::default()))
@@ -333,11 +335,9 @@ mod tests {
             return;
         };
         let open = || {
-            let log = FileLog::open(&disk.join("log"), FileLogOptions::default()).unwrap();
-            (
-                log,
-                FjallRows::open(&disk.join("rows"), FjallOptions::default()).unwrap(),
-            )
+            let log: DynLog = Arc::new(FileLog::open(&disk.join("log"), FileLogOptions::default()).unwrap());
+            let rows: DynRows = Arc::new(FjallRows::open(&disk.join("rows"), FjallOptions::default()).unwrap());
+            (log, rows)
         };
         {
             let (log, rows) = open();
@@ -379,7 +379,7 @@ mod tests {
 
     #[tokio::test]
     async fn records_that_are_in_rows_are_not_read_again() {
-        let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
+        let (log, rows): (DynLog, DynRows) = (Arc::new(MemLog::keeping(is_barrier)), Arc::new(MemRows::new()));
         let mut replica = Replica::load(&log, &rows).await.unwrap();
         // A read of it fails.
         log.append(Slot::FIRST, "no record".into()).await.unwrap();

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::prior_leases::PriorLeases;
 use super::{Replica, StoreOpenError};
 use crate::state::StoreState;
-use engine::log::{Log, LogId, LogOrigin, Slot};
-use engine::rows::{Order, Rows, RowsError, Scan, Snapshot};
+use engine::log::{DynLog, LogId, LogOrigin, Slot};
+use engine::rows::{DynRows, DynSnapshot, Order, Rows, RowsError, Scan};
 use etcd_types::types::LeaseId;
 use mvcc::apply::Applier;
 use mvcc::auth::{AUTH_ROW, Auth, AuthRow, Role, User};
@@ -22,12 +22,12 @@ use mvcc::row::{LeaseRow, Manifest, STORED_FORMAT, STORED_FORMAT_WITH_AUTH};
 use mvcc::view::{View, successor};
 use runtime::clock::since_boot;
 
-impl<R: Rows> Replica<R> {
+impl Replica {
     /// Loads the state of the rows as they are now, without the tail of the log.
     ///
     /// # Errors
     /// [`StoreOpenError`]; nothing was changed.
-    pub async fn load<L: Log>(log: &L, rows: &R) -> Result<Self, StoreOpenError> {
+    pub async fn load(log: &DynLog, rows: &DynRows) -> Result<Self, StoreOpenError> {
         let snapshot = rows.snapshot().await?;
         let manifest = read_manifest(snapshot.fence().await?)?;
         // Read after the snapshot: a watermark beyond its applied slot may be newer than it.
@@ -87,7 +87,7 @@ impl<R: Rows> Replica<R> {
 }
 
 /// Returns the log that the rows come from, if they name one. Fails if the rows are newer than this version.
-pub async fn origin<R: Rows>(rows: &R) -> Result<Option<LogOrigin>, StoreOpenError> {
+pub async fn origin(rows: &dyn Rows) -> Result<Option<LogOrigin>, StoreOpenError> {
     Ok(read_manifest(rows.fence().await?)?.origin())
 }
 
@@ -111,7 +111,7 @@ pub fn check_reach(stored: Option<Bytes>, log: Option<(LogId, Slot)>) -> Result<
 }
 
 /// Refuses a log that lacks records of the rows, or is another one than they come from.
-async fn check_origin<L: Log, R: Rows>(log: &L, rows: &R, manifest: &Manifest) -> Result<(), StoreOpenError> {
+async fn check_origin(log: &DynLog, rows: &DynRows, manifest: &Manifest) -> Result<(), StoreOpenError> {
     if let (Some(id), Some(origin)) = (log.id(), manifest.origin())
         && origin.id != id
     {
@@ -148,7 +148,7 @@ pub(super) fn read_manifest(stored: Option<Bytes>) -> Result<Manifest, StoreOpen
 }
 
 /// Leases and their attachments, as stored.
-async fn load_leases<S: Snapshot>(rows: &S) -> Result<Leases, RowsError> {
+async fn load_leases(rows: &DynSnapshot) -> Result<Leases, RowsError> {
     let mut leases = Leases::default();
     let now = since_boot();
     let range = keys::lease_range();
@@ -170,7 +170,7 @@ async fn load_leases<S: Snapshot>(rows: &S) -> Result<Leases, RowsError> {
 }
 
 /// Reads users and roles, as stored; none in a store that never had any.
-pub async fn load_auth<S: Snapshot>(rows: &S) -> Result<Auth, RowsError> {
+pub async fn load_auth(rows: &DynSnapshot) -> Result<Auth, RowsError> {
     let mut auth = Auth::default();
     if let Some(row) = rows.get(&keys::meta_key(AUTH_ROW)).await? {
         auth.set(&decode::<AuthRow>("auth", row)?);
@@ -194,8 +194,8 @@ fn decode<T: Message + Default>(kind: &str, row: Bytes) -> Result<T, RowsError> 
     T::decode(row).map_err(|error| RowsError::Corrupt(format!("the row of a {kind} does not decode: {error}")))
 }
 
-async fn for_each_row<S: Snapshot>(
-    rows: &S,
+async fn for_each_row(
+    rows: &DynSnapshot,
     from: Bytes,
     to: Bytes,
     mut each: impl FnMut(Bytes, Bytes) -> Result<(), RowsError>,

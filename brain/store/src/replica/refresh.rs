@@ -9,44 +9,44 @@ use tokio::time::Instant;
 use super::load::read_manifest;
 use super::{Replica, StoreOpenError};
 use engine::log::Slot;
-use engine::rows::{Rows, Snapshot};
+use engine::rows::{DynRows, DynSnapshot};
 use mvcc::row::Manifest;
 
 /// Pause before a failed read of rows is repeated.
 const READ_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// A new snapshot of the rows with its manifest. Not compared with the replica yet.
-pub struct RefreshedRows<S> {
-    pub(super) snapshot: S,
+pub struct RefreshedRows {
+    pub(super) snapshot: DynSnapshot,
     pub(super) manifest: Manifest,
 }
 
-impl<S: Snapshot> RefreshedRows<S> {
+impl RefreshedRows {
     /// Reads the rows now.
-    pub async fn read<R: Rows<Snapshot = S>>(rows: R) -> Result<Self, StoreOpenError> {
+    pub async fn read(rows: DynRows) -> Result<Self, StoreOpenError> {
         let snapshot = rows.snapshot().await?;
         let manifest = read_manifest(snapshot.fence().await?)?;
         Ok(RefreshedRows { snapshot, manifest })
     }
 
     /// Returns true if they hold records that a replica has not applied.
-    pub fn is_ahead_of<R: Rows>(&self, replica: &Replica<R>) -> bool {
+    pub fn is_ahead_of(&self, replica: &Replica) -> bool {
         Slot(self.manifest.applied_slot) > replica.next()
     }
 }
 
 /// Reads rows when they are wanted. Dropping it cancels a read that is under way.
-pub struct RowsRefresher<R: Rows> {
-    rows: R,
-    reading: Option<BoxFuture<'static, Result<RefreshedRows<R::Snapshot>, StoreOpenError>>>,
+pub struct RowsRefresher {
+    rows: DynRows,
+    reading: Option<BoxFuture<'static, Result<RefreshedRows, StoreOpenError>>>,
     is_wanted: bool,
     not_before: Instant,
     last: Instant,
 }
 
-impl<R: Rows> RowsRefresher<R> {
+impl RowsRefresher {
     /// Returns a refresher; no rows are wanted yet.
-    pub fn new(rows: R) -> Self {
+    pub fn new(rows: DynRows) -> Self {
         let now = Instant::now();
         Self {
             rows,
@@ -71,7 +71,7 @@ impl<R: Rows> RowsRefresher<R> {
     ///
     /// # Errors
     /// The rows cannot be read.
-    pub async fn next(&mut self) -> Result<RefreshedRows<R::Snapshot>, StoreOpenError> {
+    pub async fn next(&mut self) -> Result<RefreshedRows, StoreOpenError> {
         if self.reading.is_none() {
             if !self.is_wanted {
                 return std::future::pending().await;

@@ -10,18 +10,16 @@ use prost::Message;
 use super::{Replica, StoreOpenError};
 use engine::log::frame::{Barrier, WINDOW_SLOTS};
 use engine::log::reader::{LogEntry, Reader};
-use engine::log::{Log, Slot};
-use engine::rows::Rows;
+use engine::log::{DynLog, Slot};
 use mvcc::record::Record;
 
 /// Bytes that are read at once: enough to be faster than the writer.
 const READ_CHUNK_BYTES: usize = 4 << 20;
 
 /// The position at which a replica continues to read the log.
-#[derive(Debug)]
-pub struct LogTail<L> {
-    log: L,
-    reader: Reader<L>,
+pub struct LogTail {
+    log: DynLog,
+    reader: Reader,
     began: Slot,
     /// Read, but perhaps not committed.
     unproven: VecDeque<LogEntry>,
@@ -29,9 +27,9 @@ pub struct LogTail<L> {
     proven_below: Slot,
 }
 
-impl<L: Log> LogTail<L> {
+impl LogTail {
     /// Begins where the replica is.
-    pub fn new<R: Rows>(log: L, replica: &Replica<R>) -> Self {
+    pub fn new(log: DynLog, replica: &Replica) -> Self {
         Self {
             reader: Reader::new(log.clone(), replica.next()).in_chunks(READ_CHUNK_BYTES),
             log,
@@ -44,9 +42,9 @@ impl<L: Log> LogTail<L> {
     /// Applies committed records: up to `committed`, if that is given, or else what the log proves, up to its end. After `limit` chunks of
     /// the log, if it made progress, it returns `false`: there may be more, and the writer may be faster than this reads. Watchers are not
     /// notified: they read history. Returns [`StoreOpenError::Destroyed`] if the replica must be reset from the rows.
-    pub async fn catch_up<R: Rows>(
+    pub async fn catch_up(
         &mut self,
-        replica: &mut Replica<R>,
+        replica: &mut Replica,
         committed: Option<Slot>,
         limit: usize,
     ) -> Result<bool, StoreOpenError> {
@@ -133,7 +131,7 @@ fn end_of(item: &LogEntry) -> Slot {
     }
 }
 
-impl<R: Rows> Replica<R> {
+impl Replica {
     /// Applies an item of the log that is known to be committed. Fails if it contradicts the items before it.
     pub(super) fn replay(&mut self, read: DecodedItem) -> Result<(), StoreOpenError> {
         let (record, first, next) = match read {
@@ -161,12 +159,15 @@ mod tests {
     use super::*;
     use engine::log::frame::is_barrier;
     use engine::log::{Faulty, MemLog};
+    use engine::rows::DynRows;
     use engine::rows::mem::MemRows;
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn destroyed_slots_are_not_taken_for_free_ones() {
-        let log = MemLog::keeping(is_barrier);
-        let mut replica = Replica::load(&log, &MemRows::new()).await.unwrap();
+        let log: DynLog = Arc::new(MemLog::keeping(is_barrier));
+        let rows: DynRows = Arc::new(MemRows::new());
+        let mut replica = Replica::load(&log, &rows).await.unwrap();
         let mut tail = LogTail::new(log.clone(), &replica);
         tail.catch_up(&mut replica, Some(Slot(7)), usize::MAX).await.unwrap();
         log.raise_watermark(Slot(5)).await.unwrap();
@@ -178,15 +179,17 @@ mod tests {
     #[tokio::test]
     async fn destroyed_slots_that_cannot_be_read_are_no_damage() {
         for is_garbage in [false, true] {
-            let log = Faulty::new(MemLog::keeping(is_barrier));
-            let mut replica = Replica::load(&log, &MemRows::new()).await.unwrap();
+            let faulty = Faulty::new(MemLog::keeping(is_barrier));
+            let log: DynLog = Arc::new(faulty.clone());
+            let rows: DynRows = Arc::new(MemRows::new());
+            let mut replica = Replica::load(&log, &rows).await.unwrap();
             if is_garbage {
                 log.append(Slot::FIRST, "late".into()).await.unwrap();
             }
             for watermark in [Slot::FIRST, Slot(5)] {
                 log.raise_watermark(watermark).await.unwrap();
                 if !is_garbage {
-                    log.fail_reads(1);
+                    faulty.fail_reads(1);
                 }
                 let mut tail = LogTail::new(log.clone(), &replica);
                 let ended = tail.catch_up(&mut replica, None, usize::MAX).await;

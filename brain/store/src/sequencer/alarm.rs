@@ -1,28 +1,19 @@
 //! Raises alarms: NOSPACE when the quota is used up, CORRUPT while rows refuse a flush.
 
+use super::Sequencer;
 use super::command::{Command, QueuedCommand};
 use super::quota::occupied;
-use super::{Sequencer, SpaceQuota};
 use crate::alarm::{CORRUPT, NOSPACE};
-use crate::commit_feed::CommitEvent;
-use engine::log::Log;
-use engine::rows::Rows;
 use mvcc::record::{Change, Record};
 
-impl<L, R, E, Q> Sequencer<L, R, E, Q>
-where
-    L: Log,
-    R: Rows,
-    E: FnMut(CommitEvent) + Send + 'static,
-    Q: SpaceQuota,
-{
+impl Sequencer {
     /// Returns true if space ran out; raises the alarm if it did.
     pub(super) fn check_space(&mut self) -> bool {
         self.unchecked = 0;
         // An append that finds no space is repeated until there is some, and everything after it waits.
         let is_stuck = self.writer.is_full();
         let size = || occupied(&self.state, &self.rows, self.replica.memtable_bytes());
-        let full = is_stuck || self.space.exceeded(size, &self.rows);
+        let full = is_stuck || self.space.exceeded(&size, &*self.rows);
         if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
             self.is_raising = true;
             tracing::error!("no space left: puts are refused until space is freed and the NOSPACE alarm is disarmed");

@@ -13,7 +13,6 @@ use super::lease::limit::LeaseRoom;
 use super::lease::permission::PermittedLeases;
 use crate::alarm::{CORRUPT, NOSPACE};
 use crate::state::StoreState;
-use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::{Caller, LeaseId, Prev, Revision};
 use mvcc::auth::{Access, Auth, AuthRequest, TokenDigest, longest_value};
@@ -78,9 +77,9 @@ pub(super) struct BatchRoom {
 }
 
 /// Evaluates requests one after the other.
-pub(super) struct BatchBuilder<R: Rows> {
-    state: Arc<StoreState<R>>,
-    view: Arc<View<R::Snapshot>>,
+pub(super) struct BatchBuilder {
+    state: Arc<StoreState>,
+    view: Arc<View>,
     overlay: Overlay,
     head: Head,
     /// The newest users and roles, published or not.
@@ -102,10 +101,10 @@ pub(super) struct BatchBuilder<R: Rows> {
     flush_refused: bool,
 }
 
-impl<R: Rows> BatchBuilder<R> {
+impl BatchBuilder {
     /// Creates an empty batch after `head`, over batches that are under way.
     pub(super) fn new(
-        state: Arc<StoreState<R>>,
+        state: Arc<StoreState>,
         under_way: Vec<Arc<Delta>>,
         (head, auth, permitted): (Head, Arc<Auth>, PermittedLeases),
         room: BatchRoom,

@@ -7,7 +7,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::fetch;
 use crate::state::StoreState;
-use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::request_timeout;
 use etcd_types::types::{Caller, LeaseId, Revision};
@@ -309,13 +308,7 @@ impl SequencerHandle {
     /// Executes a request of a client. The rows that it needs are read here, so that no other request waits for that. Once it has begun, it
     /// is completed even if the caller goes away, unless its rows must be read once more; if the caller goes away before that, it is not
     /// executed at all.
-    pub async fn propose<R: Rows>(
-        &self,
-        state: &StoreState<R>,
-        caller: Caller,
-        request: Command,
-        size: usize,
-    ) -> Outcome {
+    pub async fn propose(&self, state: &StoreState, caller: Caller, request: Command, size: usize) -> Outcome {
         let memory = size + request.memory();
         let asking = async {
             let (mut request, mut unexpected) = (request, 0);

@@ -2,7 +2,7 @@
 
 use super::command::Command;
 use crate::state::StoreState;
-use engine::rows::{Rows, RowsError};
+use engine::rows::RowsError;
 use etcd_types::errors::Error;
 use etcd_types::types::LeaseId;
 use mvcc::evaluate::{LeasePart, chosen};
@@ -14,11 +14,7 @@ use mvcc::view::{View, ViewError};
 const KEYS_PER_YIELD: usize = 1_000;
 
 /// Reads what a request needs in addition to memory; `None` if it reads no rows at all.
-pub(super) async fn fetched<R: Rows>(
-    state: &StoreState<R>,
-    request: &Command,
-    extent: Extent,
-) -> Result<Option<Fetched>, Error> {
+pub(super) async fn fetched(state: &StoreState, request: &Command, extent: Extent) -> Result<Option<Fetched>, Error> {
     match request {
         Command::Write(op, _) => {
             let path = match op {
@@ -57,15 +53,15 @@ pub(super) async fn fetched<R: Rows>(
 }
 
 /// The branches that a txn takes as far as everything is published.
-async fn chosen_now<R: Rows>(state: &StoreState<R>, txn: &TxnOp) -> Result<Vec<bool>, Error> {
+async fn chosen_now(state: &StoreState, txn: &TxnOp) -> Result<Vec<bool>, Error> {
     let budget = state.fetches().budget(FetchKind::Writes);
     let path = chosen(&state.view(), state.leases_mutex(), txn, budget).await;
     path.map_err(|error| refused(state, error))
 }
 
 /// Reads the first keys of a lease, no more than a part.
-pub(super) async fn keys_of_lease<R: Rows>(
-    state: &StoreState<R>,
+pub(super) async fn keys_of_lease(
+    state: &StoreState,
     id: LeaseId,
     part: LeasePart,
     budget: FetchBudget,
@@ -90,18 +86,13 @@ pub(super) async fn keys_of_lease<R: Rows>(
     fetch(state, &view, needs, budget).await
 }
 
-async fn fetch<R: Rows>(
-    state: &StoreState<R>,
-    view: &View<R::Snapshot>,
-    needs: FetchNeeds,
-    budget: FetchBudget,
-) -> Result<Fetched, Error> {
+async fn fetch(state: &StoreState, view: &View, needs: FetchNeeds, budget: FetchBudget) -> Result<Fetched, Error> {
     let fetched = needs.fetch(view, || state.view(), budget).await;
     fetched.map_err(|error| refused(state, error))
 }
 
 /// The client's error for a read that failed.
-fn refused<R: Rows>(state: &StoreState<R>, error: ViewError) -> Error {
+fn refused(state: &StoreState, error: ViewError) -> Error {
     match error {
         ViewError::Refused(error) => error,
         ViewError::Rows(error) => {

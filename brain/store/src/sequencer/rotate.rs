@@ -4,19 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::{FlushEnded, Sequencer, SpaceQuota};
-use crate::commit_feed::CommitEvent;
+use super::{FlushEnded, Sequencer};
 use crate::replica::ImmutableMemtable;
-use engine::log::Log;
-use engine::rows::Rows;
 
-impl<L, R, E, Q> Sequencer<L, R, E, Q>
-where
-    L: Log,
-    R: Rows,
-    E: FnMut(CommitEvent) + Send + 'static,
-    Q: SpaceQuota,
-{
+impl Sequencer {
     /// Passes the active memtable to the flush and begins a new one, as soon as the flush has room for it.
     pub(super) fn rotate(&mut self) {
         match self.immutable.clone().try_reserve() {
@@ -41,11 +32,11 @@ where
         let sender = self.immutable.clone();
         loop {
             tokio::select! {
-                permit = sender.reserve() => {
-                    permit.map_err(|_| FlushEnded)?.send(immutable);
-                    return Ok(());
-                }
-                Some(flushed) = self.flushed.recv() => self.swap_rows(flushed),
+            permit = sender.reserve() => {
+            permit.map_err(|_| FlushEnded)?.send(immutable);
+            return Ok(());
+            }
+            Some(flushed) = self.flushed.recv() => self.swap_rows(flushed),
             }
         }
     }

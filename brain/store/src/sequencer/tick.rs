@@ -1,12 +1,9 @@
 //! The periodic work of the writer: expires leases, checkpoints them, checks the free space, flushes old memtables.
 
+use super::Sequencer;
 use super::command::{Command, QUEUE_CAPACITY, QueuedCommand};
 use super::lease::limit::LeaseRoom;
-use super::{Sequencer, SpaceQuota};
 use crate::alarm::CORRUPT;
-use crate::commit_feed::CommitEvent;
-use engine::log::Log;
-use engine::rows::Rows;
 use etcd_types::types::LeaseId;
 use runtime::clock::since_boot;
 
@@ -26,13 +23,7 @@ const MAX_FINAL_CHECKPOINTS: usize = 20_000;
 /// Bytes that a checkpoint takes in a record, roughly.
 const CHECKPOINT_BYTES: usize = 20;
 
-impl<L, R, E, Q> Sequencer<L, R, E, Q>
-where
-    L: Log,
-    R: Rows,
-    E: FnMut(CommitEvent) + Send + 'static,
-    Q: SpaceQuota,
-{
+impl Sequencer {
     /// While no commands are taken: removes those whose clients do not wait any more, so that others are not refused because of them.
     fn forget_abandoned(&mut self) {
         if self.may_take() {

@@ -1,5 +1,6 @@
 //! History is read once for all watchers that wait for it.
 
+use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,6 +16,9 @@ use crate::fetch::counted::counted;
 /// A history of one large revision that counts how often it is read.
 struct Large(Arc<AtomicUsize>);
 
+#[async_trait]
+#[async_trait]
+#[async_trait]
 impl History for Large {
     async fn read(&self, from: i64, _: usize, _: PrevKv) -> Result<Vec<Arc<Committed>>, HistoryError> {
         self.0.fetch_add(1, Ordering::SeqCst);
@@ -53,7 +57,7 @@ async fn large_history_is_read_once_for_all_who_wait() {
         cache_bytes: 1 << 10,
         ..WatchLimits::default()
     };
-    let replay = Arc::new(Replay::new(Large(Arc::clone(&reads)), options));
+    let replay = Arc::new(Replay::new(Arc::new(Large(Arc::clone(&reads))), options));
     let loads = (0..8).map(|_| replay.load(2, PrevKv::Included));
     let chunks = futures::future::join_all(loads).await;
     assert!(chunks.iter().all(|chunk| chunk.as_ref().unwrap().through() == 2));

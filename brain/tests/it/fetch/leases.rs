@@ -3,14 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::log::MemLog;
 use etcd_types::types::{Caller, LeaseId};
 use runtime::clock::since_boot;
 use store::alarm::CORRUPT;
 use store::sequencer::command::Command;
 use tokio::time::timeout;
 
-use super::counted::Counted;
 use super::{delete, fill, start, text};
 use crate::engine::Engine;
 use crate::wire::{Request, Target as _, pb};
@@ -74,7 +72,7 @@ async fn lease_that_expires_reads_its_keys_at_once_and_nobody_waits() {
 }
 
 /// Has the lease run out now.
-fn run_out(engine: &Engine<MemLog, Counted>) {
+fn run_out(engine: &Engine) {
     let mut leases = engine.store.state.leases();
     let attached: Vec<_> = leases.attached(LeaseId(7)).cloned().collect();
     leases.grant(LeaseId(7), 1, 0, since_boot() - Duration::from_secs(2));

@@ -69,7 +69,7 @@ async fn slots_that_are_destroyed_under_a_read_of_history_are_no_damage() {
     let mut leading = Leading::start().await;
     leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
     let state = leading.engine.store.state.clone();
-    let history = LogHistory::new(looks_back(&leading.log, Back::Cuts), state.clone());
+    let history = LogHistory::new(Arc::new(looks_back(&leading.log, Back::Cuts)), state.clone());
     let read = history.read(30, usize::MAX, PrevKv::Included).await.unwrap();
     assert_eq!(read[0].revision, 30);
     assert_eq!(read.last().unwrap().revision, leading.revision());
@@ -82,7 +82,7 @@ async fn a_log_that_begins_later_all_the_time_is_not_read_for_ever() {
     let mut leading = Leading::start().await;
     leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
     let state = leading.engine.store.state.clone();
-    let history = LogHistory::new(looks_back(&leading.log, Back::Creeps), state);
+    let history = LogHistory::new(Arc::new(looks_back(&leading.log, Back::Creeps)), state);
     let refused = history.read(2, usize::MAX, PrevKv::Included).await;
     assert!(matches!(refused, Err(HistoryError::Unavailable(_))), "{refused:?}");
     leading.engine.stop().await.unwrap();

@@ -32,8 +32,8 @@ async fn slow_follower_keeps_following() {
     let (_serving, channel) = leading.listen().await;
     let opened = async {
         tokio::select! {
-            other = Other::open(slow(&leading), leading.rows.clone()) => other,
-            _ = leading.engine.puts(usize::MAX) => panic!("without an end"),
+        other = Other::open(slow(&leading), leading.rows.clone()) => other,
+        _ = leading.engine.puts(usize::MAX) => panic!("without an end"),
         }
     };
     let mut other = timeout(STEP_TIMEOUT, opened).await.expect("it takes too long");
@@ -41,8 +41,8 @@ async fn slow_follower_keeps_following() {
     let mut role = other.roles.subscribe();
     let follows = async {
         tokio::select! {
-            followed = role.wait_for(|role| matches!(role, Role::Following(_))) => drop(followed.unwrap()),
-            _ = leading.engine.puts(usize::MAX) => panic!("without an end"),
+        followed = role.wait_for(|role| matches!(role, Role::Following(_))) => drop(followed.unwrap()),
+        _ = leading.engine.puts(usize::MAX) => panic!("without an end"),
         }
     };
     other.follow(channel, follows).await;
@@ -138,7 +138,7 @@ async fn a_follower_that_cannot_reset_from_rows_now_does_so_later() {
     for _ in 0..60 {
         leading.engine.put(b"large", &value).await.unwrap();
     }
-    other.refresher = RowsRefresher::new(leading.rows.clone());
+    other.refresher = RowsRefresher::new(Arc::new(leading.rows.clone()));
     other.tail().await;
     let bound = 2 * other.node.options.memtable_bytes;
     assert!(other.node.replica.memtable_bytes() >= bound, "there is room");
@@ -146,7 +146,7 @@ async fn a_follower_that_cannot_reset_from_rows_now_does_so_later() {
         leading.engine.put(b"large", &value).await.unwrap();
     }
     let is_ahead = async {
-        while !RefreshedRows::read(leading.rows.clone())
+        while !RefreshedRows::read(Arc::new(leading.rows.clone()))
             .await
             .unwrap()
             .is_ahead_of(&other.node.replica)

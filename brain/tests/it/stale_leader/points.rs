@@ -1,11 +1,12 @@
 //! Each step at which a leader can be when another one takes over, and two steps at which an opener can be.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::log::frame::Candidate;
-use engine::log::{Fault, Log, Slot};
-use engine::rows::Rows;
+use engine::log::{DynLog, Fault, Log, Slot};
 use engine::rows::mem::MemRows;
+use engine::rows::{DynRows, Rows};
 use etcd_types::errors::Error;
 use etcd_types::types::Revision;
 use store::replica::{Replica, TakeOver};
@@ -245,28 +246,29 @@ async fn an_opener_whose_predecessor_flushes_meanwhile_begins_again() {
 #[tokio::test(start_paused = true)]
 async fn an_opener_that_stops_behind_its_barrier_begins_again_in_a_later_epoch() {
     let world = World::new();
-    let log = world.log.inner();
+    let log: DynLog = Arc::new(world.log.inner().clone());
     let candidate = Candidate {
         member: 1,
         lease: Duration::ZERO,
         lock: 0,
     };
     let gates = PausableRows::new(world.rows.clone(), Gates::default());
-    let mut replica = Replica::load(log, &gates).await.unwrap();
+    let (gated, rows): (DynRows, DynRows) = (Arc::new(gates.clone()), Arc::new(world.rows.clone()));
+    let mut replica = Replica::load(&log, &gated).await.unwrap();
     let before = gates.hooks.change.hold();
     tokio::select! {
-        led = replica.lead(log, &gates, TakeOver::after_expiry(candidate)) => panic!("{led:?}"),
-        () = gates.hooks.change.reached(before) => {} // its barrier is placed, the manifest is unchanged
+    led = replica.lead(&log, &gated, TakeOver::after_expiry(candidate)) => panic!("{led:?}"),
+    () = gates.hooks.change.reached(before) => {} // its barrier is placed, the manifest is unchanged
     }
     gates.hooks.change.release();
     let again = replica
-        .lead(log, &gates, TakeOver::after_expiry(candidate))
+        .lead(&log, &gated, TakeOver::after_expiry(candidate))
         .await
         .unwrap();
     assert_eq!(again.writer.epoch(), 2);
-    let mut other = Replica::load(log, &world.rows).await.unwrap();
+    let mut other = Replica::load(&log, &rows).await.unwrap();
     let other = other
-        .lead(log, &world.rows, TakeOver::after_expiry(candidate))
+        .lead(&log, &rows, TakeOver::after_expiry(candidate))
         .await
         .unwrap();
     assert_eq!(other.writer.epoch(), 3, "whoever reads both barriers");

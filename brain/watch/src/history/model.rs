@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::new_without_default, reason = "it is for tests")]
 
+use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -96,6 +97,14 @@ impl ModelHistory {
     }
 }
 
+#[async_trait]
+#[async_trait]
+#[async_trait]
+#[async_trait]
+#[async_trait]
+#[async_trait]
+#[async_trait]
+#[async_trait]
 impl History for ModelHistory {
     async fn read(
         &self,

@@ -12,7 +12,7 @@ use ::watch::{Hub, Replay};
 use etcd_types::types::{Committed, Event, EventKind, KeyValue};
 use runtime::budget::Budget;
 
-fn watchers() -> Watchers<ModelHistory> {
+fn watchers() -> Watchers {
     let hub = Hub::new(
         ::watch::WatchLimits {
             key_bytes: 1 << 10,
@@ -31,7 +31,7 @@ fn watchers() -> Watchers<ModelHistory> {
         guard: None,
     };
     let shared = WatchContext {
-        replay: Arc::new(Replay::new(ModelHistory::new(), *hub.options())),
+        replay: Arc::new(Replay::new(Arc::new(ModelHistory::new()), *hub.options())),
         hub,
         options,
     };
@@ -43,7 +43,7 @@ fn watchers() -> Watchers<ModelHistory> {
 }
 
 /// Publishes a put of `a`, and leaves the dispatcher time to process it.
-async fn put(watchers: &Watchers<ModelHistory>, revision: Revision) {
+async fn put(watchers: &Watchers, revision: Revision) {
     let kv = KeyValue {
         key: Bytes::from_static(b"a"),
         mod_revision: revision,
@@ -63,8 +63,8 @@ async fn put(watchers: &Watchers<ModelHistory>, revision: Revision) {
     let mut dispatched = hub.dispatched();
     hub.publish([Arc::new(committed)]);
     tokio::select! {
-        stopped = hub.run(CancellationToken::new()) => panic!("{stopped:?}"),
-        reached = dispatched.wait_for(|reached| *reached >= revision) => drop(reached.unwrap()),
+    stopped = hub.run(CancellationToken::new()) => panic!("{stopped:?}"),
+    reached = dispatched.wait_for(|reached| *reached >= revision) => drop(reached.unwrap()),
     }
 }
 

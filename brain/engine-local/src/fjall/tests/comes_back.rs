@@ -7,8 +7,9 @@ use proptest::prelude::*;
 
 use super::{FjallRows, small};
 use bytes::Bytes;
-use engine::rows::mem::{MemRows, MemSnapshot};
-use engine::rows::{Order, RowChange, Rows, Scan, Snapshot};
+use engine::rows::DynSnapshot;
+use engine::rows::mem::MemRows;
+use engine::rows::{Order, RowChange, Rows, Scan};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -53,20 +54,20 @@ fn scan() -> impl Strategy<Value = Scan> {
 
 fn change() -> impl Strategy<Value = RowChange> {
     prop_oneof![
-        2 => (key(), vec(any::<u8>(), 0..40)).prop_map(|(key, value)| RowChange::Put(key, value.into())),
-        1 => key().prop_map(RowChange::Delete),
+    2 => (key(), vec(any::<u8>(), 0..40)).prop_map(|(key, value)| RowChange::Put(key, value.into())),
+    1 => key().prop_map(RowChange::Delete),
     ]
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => vec(change(), 0..12).prop_map(Step::Apply),
-        4 => (0..4usize, scan()).prop_map(|(age, scan)| Step::Scan(age, scan)),
-        2 => (0..4usize, vec(key(), 0..50)).prop_map(|(age, keys)| Step::Get(age, keys)),
-        2 => Just(Step::Hold),
-        1 => Just(Step::Sync),
-        1 => Just(Step::Reopen),
-        1 => Just(Step::Flush),
+    6 => vec(change(), 0..12).prop_map(Step::Apply),
+    4 => (0..4usize, scan()).prop_map(|(age, scan)| Step::Scan(age, scan)),
+    2 => (0..4usize, vec(key(), 0..50)).prop_map(|(age, keys)| Step::Get(age, keys)),
+    2 => Just(Step::Hold),
+    1 => Just(Step::Sync),
+    1 => Just(Step::Reopen),
+    1 => Just(Step::Flush),
     ]
 }
 
@@ -75,7 +76,7 @@ async fn run(steps: Vec<Step>) {
     let dir = root.path().join("rows");
     let mut rows = FjallRows::open(&dir, small()).unwrap();
     let model = MemRows::new();
-    let mut held: VecDeque<(super::FjallSnapshot, MemSnapshot)> = VecDeque::new();
+    let mut held: VecDeque<(DynSnapshot, DynSnapshot)> = VecDeque::new();
     let mut batch = 0u8;
     for step in steps {
         match step {
@@ -116,11 +117,11 @@ async fn run(steps: Vec<Step>) {
 }
 
 async fn at(
-    held: &VecDeque<(super::FjallSnapshot, MemSnapshot)>,
+    held: &VecDeque<(DynSnapshot, DynSnapshot)>,
     rows: &FjallRows,
     model: &MemRows,
     age: usize,
-) -> (super::FjallSnapshot, MemSnapshot) {
+) -> (DynSnapshot, DynSnapshot) {
     match age.checked_sub(1).and_then(|age| held.get(age)) {
         Some(pair) => pair.clone(),
         None => (rows.snapshot().await.unwrap(), model.snapshot().await.unwrap()),
@@ -128,12 +129,12 @@ async fn at(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+#![proptest_config(ProptestConfig::with_cases(24))]
 
-    #[test]
-    fn any_script_finds_what_the_model_finds(steps in vec(step(), 1..40)) {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(run(steps));
-    }
+#[test]
+fn any_script_finds_what_the_model_finds(steps in vec(step(), 1..40)) {
+tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(run(steps));
+}
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::{FjallRows, History, RowsError, RowsOpenError, small};
-use engine::rows::{Rows, Snapshot, laws};
+use engine::rows::{Rows, laws};
 
 const SEED: u64 = 11;
 const BATCHES: u64 = 400;

@@ -6,7 +6,6 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::merges::random_bytes;
 use super::*;
-use engine::rows::Snapshot as _;
 use testkit::small_disk;
 
 const MIB: usize = 1 << 20;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::*;
 use crate::fjall::shape::{Levels, MergeShape};
-use engine::rows::Snapshot as _;
 
 const KEYS: u64 = 40;
 
@@ -388,8 +387,8 @@ async fn compaction_has_views_renewed_first() {
         }
     };
     tokio::select! {
-        () = renewals => {}
-        done = rows.compact() => done.unwrap(),
+    () = renewals => {}
+    done = rows.compact() => done.unwrap(),
     }
     assert_eq!(versions(&rows), 1, "the fence");
 }

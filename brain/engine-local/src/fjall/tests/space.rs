@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{FjallOptions, FjallRows, History, small};
 use crate::fjall::{inspect, journal};
-use engine::rows::{Rows, RowsError, Snapshot as _, laws};
+use engine::rows::{Rows, RowsError, laws};
 
 /// Bytes that all files below `dir` occupy.
 fn occupied(dir: &Path) -> u64 {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::{content, delete, put, row};
 use crate::rows::{RowChange, Rows, RowsError};
 
-pub(super) async fn a_foreign_fence_keeps_a_writer_out<R: Rows>(rows: R) {
+pub(super) async fn a_foreign_fence_keeps_a_writer_out<R: Rows + Clone>(rows: R) {
     let mine = Bytes::from("mine");
     rows.apply(None, mine.clone(), vec![put("k", "1")]).await.unwrap();
     for expected in [None, Some(Bytes::new()), Some(Bytes::from("other"))] {
@@ -27,7 +27,7 @@ pub(super) async fn a_foreign_fence_keeps_a_writer_out<R: Rows>(rows: R) {
     }
 }
 
-pub(super) async fn a_change_that_is_repeated_is_made_once<R: Rows>(rows: R) {
+pub(super) async fn a_change_that_is_repeated_is_made_once<R: Rows + Clone>(rows: R) {
     let fence = |n: u8| Bytes::copy_from_slice(&[n]);
     rows.apply(None, fence(1), vec![put("k", "1")]).await.unwrap();
     rows.apply(Some(fence(1)), fence(2), vec![put("k", "2")]).await.unwrap();
@@ -45,7 +45,7 @@ pub(super) async fn a_change_that_is_repeated_is_made_once<R: Rows>(rows: R) {
     assert_eq!(content(&rows).await, [row("k", "4")]);
 }
 
-pub(super) async fn take_over_fences_older_writers<R: Rows>(rows: R) {
+pub(super) async fn take_over_fences_older_writers<R: Rows + Clone>(rows: R) {
     let (old, new) = (Bytes::from("old"), Bytes::from("new"));
     rows.take_over().await.unwrap();
     rows.apply(None, old.clone(), vec![put("k", "1")]).await.unwrap();
@@ -73,7 +73,7 @@ pub(super) async fn take_over_fences_older_writers<R: Rows>(rows: R) {
     assert_eq!(content(&rows).await.len(), 1 + landed);
 }
 
-pub(super) async fn parallel_writes_need_their_fence<R: Rows>(rows: R) {
+pub(super) async fn parallel_writes_need_their_fence<R: Rows + Clone>(rows: R) {
     let (one, two) = (Bytes::from("one"), Bytes::from("two"));
     rows.take_over().await.unwrap();
     rows.apply(None, one.clone(), vec![put("gone", "1")]).await.unwrap();

@@ -15,7 +15,6 @@ use tokio::time::{Instant, timeout};
 use crate::sequencer::command::{Command, QueuedCommand};
 use crate::sequencer::fetch::keys_of_lease;
 use crate::state::StoreState;
-use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::LeaseId;
 use mvcc::evaluate::LeasePart;
@@ -100,11 +99,7 @@ impl LeaseEnds {
     }
 
     /// Ends leases as soon as their keys are read; also leases that are tried again.
-    pub(in crate::sequencer) fn extend<R: Rows>(
-        &mut self,
-        state: &Arc<StoreState<R>>,
-        ids: impl IntoIterator<Item = LeaseId>,
-    ) {
+    pub(in crate::sequencer) fn extend(&mut self, state: &Arc<StoreState>, ids: impl IntoIterator<Item = LeaseId>) {
         for id in ids {
             match state.leases().attached_count(id) > FEW_LEASE_KEYS {
                 true => self.large.push_back(id),
@@ -120,7 +115,7 @@ impl LeaseEnds {
     }
 
     /// Has a lease whose keys are read wait for its batch, or tries it again later.
-    pub(in crate::sequencer) fn end<R: Rows>(&mut self, state: &Arc<StoreState<R>>, expired: ExpiredLease) {
+    pub(in crate::sequencer) fn end(&mut self, state: &Arc<StoreState>, expired: ExpiredLease) {
         self.taken[expired.kind as usize] -= 1;
         let id = expired.id;
         match expired.fetched {
@@ -160,7 +155,7 @@ impl LeaseEnds {
         self.ready.push_front(end);
     }
 
-    fn read_next<R: Rows>(&mut self, state: &Arc<StoreState<R>>) {
+    fn read_next(&mut self, state: &Arc<StoreState>) {
         for kind in [PlaceKind::Small, PlaceKind::Large, PlaceKind::Again] {
             while self.taken[kind as usize] < READ_PLACES[kind as usize] {
                 let next = match kind {
@@ -174,7 +169,7 @@ impl LeaseEnds {
         }
     }
 
-    fn read<R: Rows>(&mut self, state: &Arc<StoreState<R>>, (id, kind): (LeaseId, PlaceKind), failures: u32) {
+    fn read(&mut self, state: &Arc<StoreState>, (id, kind): (LeaseId, PlaceKind), failures: u32) {
         self.taken[kind as usize] += 1;
         let (state, limit) = (
             state.clone(),
