@@ -94,6 +94,26 @@ pub(crate) struct Member {
     _transfers: mpsc::Sender<leadership::TransferLeader>,
 }
 
+/// Small bounds, so that flushes happen within a short test.
+fn options(member: u64, flush_interval: Duration, lease: Duration) -> NodeOptions {
+    NodeOptions {
+        sequencer: SequencerOptions {
+            member,
+            in_flight: 2,
+            batch_requests: 64,
+            batch_bytes: 64 << 10,
+            flush_bytes: 16 << 10,
+            flush_interval,
+            memtable_bytes: 256 << 10,
+            lease_bytes: usize::MAX,
+            compaction: CompactionPace::default(),
+        },
+        watch: ::watch::WatchLimits::default(),
+        fetches: FetchBudgets::default(),
+        lease,
+    }
+}
+
 impl Member {
     pub(crate) async fn start(id: u64, (log, rows): (impl Log, MemRows), view: &LockView, flush: Duration) -> Self {
         let lock = view.lock(id);
@@ -118,35 +138,12 @@ impl Member {
             call_timeout: millis(100),
             ..Timing::storage(Timing::unique(&format!("m{id}")))
         };
-        let options = NodeOptions {
-            sequencer: SequencerOptions {
-                member: id,
-                in_flight: 2,
-                batch_requests: 64,
-                batch_bytes: 64 << 10,
-                flush_bytes: 16 << 10,
-                flush_interval: flush,
-                memtable_bytes: 256 << 10,
-                lease_bytes: usize::MAX,
-                compaction: CompactionPace::default(),
-            },
-            watch: ::watch::WatchLimits::default(),
-            fetches: FetchBudgets::default(),
-            lease: timing.lease_duration,
-        };
         let metrics = Arc::new(Metrics::new(false));
         let limits = RequestLimits::new(128, 1_572_864, &rows);
-        let (running, mut node) = node::open(
-            LogAndRows {
-                log: Arc::new(log),
-                rows: Arc::new(rows),
-            },
-            options,
-            &metrics,
-            Arc::new(Endless),
-        )
-        .await
-        .unwrap();
+        let engine = LogAndRows::new(log, rows);
+        let options = options(id, flush, timing.lease_duration);
+        let opened = node::open(engine, options, &metrics, Arc::new(Endless)).await;
+        let (running, mut node) = opened.unwrap();
         node.announce_epoch = view.announce_epoch(id);
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
