@@ -20,7 +20,7 @@ use crate::http;
 use crate::http::member::{MemberDescription, PortCertificates};
 use crate::http::{Cors, HealthChecks};
 use crate::listen::Listener;
-pub use admission::{Admission, AdmissionFuture, PeerId};
+pub use peer_admission::{Admission, AdmissionFuture, PeerId};
 use connection::{Http1Builder, PortConfig, RefusalLog};
 use connections::Connections;
 use etcd_types::url::Url;
@@ -35,7 +35,7 @@ use telemetry::otel::Tracing;
 use telemetry::slow_requests::RpcLog;
 use tls::{self, RELOAD_INTERVAL, ServerTls, TlsOptions};
 
-mod admission;
+mod peer_admission;
 mod byte_stream;
 mod connection;
 mod connections;
@@ -148,7 +148,7 @@ impl std::fmt::Debug for Server {
 
 impl std::fmt::Debug for PortServices {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Services")
+        f.debug_struct("PortServices")
             .field("routes", &self.routes)
             .finish_non_exhaustive()
     }
@@ -156,7 +156,7 @@ impl std::fmt::Debug for PortServices {
 
 impl std::fmt::Debug for OpenPorts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Open(..)")
+        f.write_str("OpenPorts(..)")
     }
 }
 

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 use tracing::{debug, error, info, warn};
 
-use super::admission::{Admission, PeerId};
+use super::peer_admission::{Admission, PeerId};
 use super::byte_stream::CountedStream;
 use super::connections::{AdmittedConnection, CloseReason, ConnectionState, Connections, FIRST_REQUEST_TIMEOUT};
 use super::http2::{self, GRACEFUL_CLOSE_TIMEOUT, over};

@@ -20,7 +20,7 @@ use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo};
 use tower::{BoxError, Service};
 use tracing::{Instrument as _, warn};
 
-use super::admission::PeerId;
+use super::peer_admission::PeerId;
 use super::connections::ConnectionState;
 use super::rpc::{self, RpcLimits, RpcObserver};
 use super::{head, path};
