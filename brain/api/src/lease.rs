@@ -69,7 +69,7 @@ impl pb::lease_server::Lease for LeaseService {
         let told = is_required(request.metadata().as_ref());
         // Waits for the record of the token, if this member is behind.
         self.store.caller(&request).await?;
-        let renewer = KeepAliveGuard {
+        let renewer = KeepAliveChecker {
             store: self.store.clone(),
             credentials: self.store.credentials(&request),
         };
@@ -295,12 +295,12 @@ fn free_id(store: &ApiContext) -> i64 {
 }
 
 /// Checks the keep-alives of one client. Like etcd, the member that the client contacted does.
-struct KeepAliveGuard {
+struct KeepAliveChecker {
     store: ApiContext,
     credentials: Credentials,
 }
 
-impl KeepAliveGuard {
+impl KeepAliveChecker {
     /// Checks that the client may put the keys of a lease.
     async fn check(&self, id: i64) -> Result<(), Error> {
         if self.store.router.is_forwarded() || !self.store.guard.is_enabled() {

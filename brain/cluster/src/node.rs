@@ -53,7 +53,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Returns what publishes the commits of a term, to watchers and to followers.
+    /// Returns a function that publishes the commits of a term to watchers and followers.
     pub(crate) fn publisher(&self) -> Publish {
         let (hub, feed) = (self.hub.clone(), self.feed.clone());
         Box::new(move |event| {

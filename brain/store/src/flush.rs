@@ -103,7 +103,7 @@ enum FlushWork {
     Delete,
 }
 
-/// What a flusher counts in, and when it ends.
+/// The metrics of a flusher, and its end.
 pub struct FlusherContext {
     /// The metrics.
     pub metrics: Arc<Metrics>,

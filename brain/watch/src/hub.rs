@@ -39,7 +39,7 @@ pub struct Gauges {
 pub struct WatchStart {
     /// `None`: the next revision.
     pub start: Option<Revision>,
-    /// What clients may have read before the hub has it, which is no news to them.
+    /// The revision that clients may have read before the hub has it: it is no news to them.
     pub shown: Revision,
 }
 

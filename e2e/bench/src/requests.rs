@@ -11,7 +11,7 @@ use wire::etcdserverpb as pb;
 
 /// The key that all updates meet at.
 pub(crate) const HOT_KEY: &[u8] = b"/registry/bench/hot";
-/// The prefix of the listed keys, and the first key behind them.
+/// The prefix of the listed keys, and the end of that range.
 pub(crate) const LISTED_PREFIX: &[u8] = b"/registry/listed/";
 const LISTED_PREFIX_END: &[u8] = b"/registry/listed0";
 const VALUE_BYTES: usize = 512;

@@ -173,7 +173,7 @@ fn act(plan: &mut Plan, members: &ComparedMembers<'_>, choice: RolloutChoice<'_>
     }
 }
 
-/// A change of the leader that is to be asked for.
+/// A change of the leader.
 struct LeadershipMove<'a> {
     from: &'a Pod,
     to: &'a Pod,
