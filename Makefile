@@ -23,7 +23,7 @@ MDBOOK_VERSION := 0.5.4
 MDBOOK := $(CARGO_TARGET_DIR)/tools/mdbook-$(MDBOOK_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others
+.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others run-units run-features
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
@@ -64,18 +64,25 @@ release-tools: build
 test: tools ## All tests, from unit to end-to-end
 	$(MAKE) --no-print-directory --keep-going run-others run-e2e
 
+# The tests named "e2e" need the rest: root, Go, a Kubernetes. The others run in two halves at a time: those of whole crates wait, for clocks
+# and for storage that does not answer, as often as they compute.
+UNITS := --locked --workspace --lib --bins
+FEATURES := --locked --workspace --test it --test slot_model
 run-others:
-	cargo test --no-fail-fast $(OTHERS) -- $(TEST_ARGS)
+	$(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync=target run-units run-features
+
+run-units:
+	cargo test --no-fail-fast $(UNITS) -- $(TEST_ARGS)
+
+run-features:
+	cargo test --no-fail-fast $(FEATURES) -- --test-threads 4 $(TEST_ARGS)
 
 # The number of end-to-end tests at a time. They start whole clusters, which slow each other down.
 THREADS ?= 2
 run-e2e:
 	cargo test --locked --workspace --test e2e -- --test-threads $(THREADS) $(TEST_ARGS); status=$$?; $(TESTED_CLUSTER) down --tests || status=1; exit $$status
 
-# The tests named "e2e" need the rest: root, Go, a Kubernetes.
-OTHERS := --locked --workspace --lib --bins --test it --test slot_model
-unit: ## The tests that need nothing but Rust: no root, no Go, no Kubernetes
-	cargo test --no-fail-fast $(OTHERS)
+unit: run-others ## The tests that need nothing but Rust: no root, no Go, no Kubernetes
 
 test-long: export KUBEBRAIN_REQUESTS := 500000
 test-long: export KUBEBRAIN_KILLS := 100
