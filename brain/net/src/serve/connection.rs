@@ -16,11 +16,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 use tracing::{debug, error, info, warn};
 
-use super::peer_admission::{Admission, PeerId};
 use super::byte_stream::CountedStream;
 use super::connections::{AdmittedConnection, CloseReason, ConnectionState, Connections, FIRST_REQUEST_TIMEOUT};
 use super::http2::{self, GRACEFUL_CLOSE_TIMEOUT, over};
 use super::lingering_close::{LINGER_TIMEOUT, ReturnedStream};
+use super::peer_admission::{Admission, PeerId};
 use super::route::{Caller, PerConnection, PortRoutes, UpgradedProtocol};
 use super::{HANDSHAKE_TIMEOUT, PortProtocols};
 use crate::listen::{AcceptedSocket, Listener};

@@ -20,8 +20,8 @@ use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo};
 use tower::{BoxError, Service};
 use tracing::{Instrument as _, warn};
 
-use super::peer_admission::PeerId;
 use super::connections::ConnectionState;
+use super::peer_admission::PeerId;
 use super::rpc::{self, RpcLimits, RpcObserver};
 use super::{head, path};
 use crate::gateway::{self, GatewayCall, MethodLookup, websocket};
