@@ -228,13 +228,6 @@ impl LogHistory {
 }
 
 #[async_trait]
-#[async_trait]
-#[async_trait]
-#[async_trait]
-#[async_trait]
-#[async_trait]
-#[async_trait]
-#[async_trait]
 impl History for LogHistory {
     async fn read(
         &self,

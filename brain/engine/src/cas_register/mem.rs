@@ -22,7 +22,6 @@ impl MemRegister {
 }
 
 #[async_trait]
-#[async_trait]
 impl CasRegister for MemRegister {
     async fn get(&self) -> anyhow::Result<Option<Bytes>> {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone())

@@ -17,8 +17,6 @@ use crate::fetch::counted::counted;
 struct Large(Arc<AtomicUsize>);
 
 #[async_trait]
-#[async_trait]
-#[async_trait]
 impl History for Large {
     async fn read(&self, from: i64, _: usize, _: PrevKv) -> Result<Vec<Arc<Committed>>, HistoryError> {
         self.0.fetch_add(1, Ordering::SeqCst);

@@ -98,13 +98,6 @@ impl ModelHistory {
 }
 
 #[async_trait]
-#[async_trait]
-#[async_trait]
-#[async_trait]
-#[async_trait]
-#[async_trait]
-#[async_trait]
-#[async_trait]
 impl History for ModelHistory {
     async fn read(
         &self,
