@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use bytes::Bytes;
 use engine::rows::{Order, RowChange, Rows as _, Scan};
-use engine_local::fjall::{FjallOptions, FjallRows};
+use engine_local::rows::{FjallOptions, FjallRows};
 use mvcc::keys::{index_key, index_range, object_key};
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::time::Instant;

@@ -4,6 +4,7 @@
 pub mod data_dir;
 pub mod flags;
 pub mod server;
+mod sizing;
 
 #[cfg(test)]
 mod fuzzing;

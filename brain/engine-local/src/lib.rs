@@ -2,5 +2,5 @@
 //!
 //! It must not know etcd, nor other engines.
 
-pub mod files;
-pub mod fjall;
+pub mod log;
+pub mod rows;

@@ -490,10 +490,10 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::count_cache::CountCache;
     use crate::hot_rows::HotRows;
     use crate::keys;
     use crate::op::PutOp;
+    use crate::page_counts::PageCounts;
     use crate::row::{KeyMeta, encode_index, encode_object};
     use engine::rows::mem::MemRows;
     use engine::rows::{RowChange, Rows};
@@ -528,7 +528,7 @@ mod tests {
             memtables: MemtableSet::new(),
             rows: rows.snapshot().await.unwrap(),
             rows_revision: 2,
-            count_cache: Arc::new(CountCache::default()),
+            page_counts: Arc::new(PageCounts::default()),
             hot: Arc::new(HotRows::default()),
             key_index: Arc::default(),
         });

@@ -4,7 +4,6 @@
 
 pub mod apply;
 pub mod auth;
-pub mod count_cache;
 pub mod evaluate;
 pub mod fetch;
 pub mod hot_rows;
@@ -15,6 +14,7 @@ pub mod lease;
 pub mod memtable;
 pub mod op;
 pub mod overlay;
+pub mod page_counts;
 pub mod record;
 pub mod row;
 pub mod row_check;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::count_cache::CountCache;
 use super::fetch::FetchBudget;
 use super::hot_rows::HotRows;
 use super::key_index::{IndexCount, KeyIndex};
 use super::op::{RangeOp, RangeResult, SortTarget, Span};
+use super::page_counts::PageCounts;
 use super::row::{KeyMeta, decode_index, decode_object, size_of};
 use super::select::select;
 use crate::keys;
@@ -48,7 +48,7 @@ pub struct View {
     /// The newest revision that may be in `rows`.
     pub rows_revision: Revision,
     /// Lists that are read page by page.
-    pub count_cache: Arc<CountCache>,
+    pub page_counts: Arc<PageCounts>,
     /// Counts the keys that exist.
     pub key_index: Arc<KeyIndex>,
     /// Keys that were read from `rows`.
@@ -168,7 +168,7 @@ impl View {
         let count = match (cursor.rest(), indexed) {
             (None, _) => self.checked(&op.span, at, (indexed, read)),
             (Some(_), Some(count)) => count,
-            (Some(rest), None) => match self.count_cache.take(&op.span, at) {
+            (Some(rest), None) => match self.page_counts.take(&op.span, at) {
                 Some(count) => count,
                 None => read + self.count_charged(&rest, at, charged.budget()).await?,
             },
@@ -187,7 +187,7 @@ impl View {
                 .max()
                 .map(successor)
                 .unwrap_or_default();
-            self.count_cache.note(
+            self.page_counts.note(
                 Span {
                     key: next,
                     end: op.span.end.clone(),

@@ -63,32 +63,6 @@ fn limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// Returns an eighth of `memory`, between 64 MiB and 1 GiB: the memory for cached blocks of the embedded store.
-#[must_use]
-pub fn cache_share(memory: u64) -> u64 {
-    (memory / 8).clamp(64 << 20, 1 << 30)
-}
-
-/// Returns a sixteenth of `memory`, between 32 MiB and 1 GiB: the memory for the index of keys.
-#[must_use]
-pub fn key_index_share(memory: u64) -> u64 {
-    (memory / 16).clamp(32 << 20, 1 << 30)
-}
-
-/// Returns a quarter of `memory`, 64 MiB at least: the memory for leases and the keys that are attached to them.
-#[must_use]
-pub fn lease_share(memory: u64) -> u64 {
-    (memory / 4).max(64 << 20)
-}
-
-/// Returns a sixteenth of `memory`, between 16 MiB and 64 MiB: the memory for versions that are not in rows yet.
-#[must_use]
-pub fn memtable_share(memory: u64) -> usize {
-    usize::try_from(memory / 16)
-        .unwrap_or(usize::MAX)
-        .clamp(16 << 20, 64 << 20)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,19 +93,9 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_a_share_of_memory_between_two_bounds() {
+    fn a_limit_is_a_number() {
         assert_eq!(limit("max\n"), None);
         assert_eq!(limit("1073741824\n"), Some(1 << 30));
-        assert_eq!(cache_share(256 << 20), 64 << 20);
-        assert_eq!(cache_share(4 << 30), 512 << 20);
-        assert_eq!(cache_share(1 << 40), 1 << 30);
-        assert_eq!(key_index_share(256 << 20), 32 << 20);
-        assert_eq!(key_index_share(4 << 30), 256 << 20);
-        assert_eq!(lease_share(256 << 20), 64 << 20);
-        assert_eq!(lease_share(4 << 30), 1 << 30);
-        assert_eq!(memtable_share(0), 16 << 20);
-        assert_eq!(memtable_share(512 << 20), 32 << 20);
-        assert_eq!(memtable_share(u64::MAX), 64 << 20);
         assert!(available() > 64 << 20);
     }
 }

@@ -7,11 +7,11 @@ use super::bootstrap::Bootstrap;
 use super::config::*;
 use super::table::Flag;
 use super::{Given, duration, go_bool, number};
+use crate::sizing;
 use etcd_types::url::Url;
 use net::http::BrowserPolicy;
 use net::listen::SocketOptions;
 use net::serve::Keepalive;
-use runtime::memory;
 use store::flush::CompactionPace;
 use telemetry::slow_requests::SlowOptions;
 
@@ -309,16 +309,10 @@ fn limits(values: &Values<'_>, storage: &Storage, warnings: &mut Vec<String>) ->
 
 /// Returns the bytes of memory for requests and responses in flight; by default a share of the available memory.
 fn inflight_bytes(values: &Values<'_>, max_request_bytes: usize) -> Result<usize, String> {
-    const SHARE: u64 = 4;
-    const LEAST: u64 = 128 << 20;
-    const MOST: u64 = 1 << 30;
     // One connection may use half of it, and holds a request in encoded and in decoded form.
     let needed = max_request_bytes.saturating_add(512 * 1024).saturating_mul(8);
     let bytes = match values.number::<u64>("max-inflight-bytes")? {
-        0 => {
-            let default = (memory::available() / SHARE).clamp(LEAST, MOST);
-            usize::try_from(default).unwrap_or(usize::MAX).max(needed)
-        }
+        0 => sizing::IN_FLIGHT.of_available().max(needed),
         bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
     };
     if bytes < needed {
@@ -333,10 +327,10 @@ fn inflight_bytes(values: &Values<'_>, max_request_bytes: usize) -> Result<usize
 /// Returns the bytes of memory for the index of keys; by default a share of the available memory.
 fn key_index_bytes(values: &Values<'_>) -> Result<usize, String> {
     let bytes = match values.number::<i64>("key-index-bytes")? {
-        0 => memory::key_index_share(memory::available()),
-        bytes => u64::try_from(bytes).unwrap_or_default(),
+        0 => sizing::KEY_INDEX.of_available(),
+        bytes => usize::try_from(bytes).unwrap_or_default(),
     };
-    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+    Ok(bytes)
 }
 
 /// The least time between pings if 0 is given: that of grpc-go, which etcd leaves it to then.

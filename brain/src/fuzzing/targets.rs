@@ -10,7 +10,7 @@ use cluster::membership::MemberTable;
 use engine::log::frame::{Barrier, Frame, put_part_header};
 use engine::log::laws::read_all;
 use engine::log::{Log as _, Slot};
-use engine_local::files::{FileLog, FileLogOptions};
+use engine_local::log::{FileLog, FileLogOptions};
 use etcd_types::pb::etcdserverpb as pb;
 use mvcc::auth::{AuthChange, Role, User, UserChange};
 use mvcc::keys;

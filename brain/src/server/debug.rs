@@ -9,8 +9,8 @@ use crate::server::dump::{self, DumpLines};
 use anyhow::Context as _;
 use engine::log::frame::is_barrier;
 use engine::rows::{Rows as _, Snapshot};
-use engine_local::files::StoredLog;
-use engine_local::fjall::StoredRows;
+use engine_local::log::StoredLog;
+use engine_local::rows::StoredRows;
 use engine_tikv::{Tikv, TikvLog, TikvRows};
 
 use crate::server::run::Lifecycle;

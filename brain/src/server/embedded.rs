@@ -8,6 +8,7 @@ use crate::flags::Config;
 use crate::server::disk_space;
 use crate::server::quota::DiskSpace;
 use crate::server::services as member;
+use crate::sizing;
 use anyhow::Context as _;
 use cluster::forward::Role;
 use cluster::lock::{ElectionLock, StorageLock};
@@ -16,10 +17,9 @@ use election::Config as ElectionConfig;
 use engine::LogAndRows;
 use engine::cas_register::mem::MemRegister;
 use engine::log::{LogId, LogObserver, LogOrigin, Slot};
-use engine_local::files::FileLog;
-use engine_local::fjall::FjallRows;
+use engine_local::log::FileLog;
+use engine_local::rows::FjallRows;
 use net::http::member::{StorageInUse, StoredFormats};
-use runtime::memory;
 use runtime::own_thread::OwnThread;
 use telemetry::metrics::Metrics;
 use tokio::sync::watch;
@@ -111,7 +111,7 @@ pub(crate) async fn open(
 ) -> anyhow::Result<LogAndRows> {
     let disk = metrics.disk.clone();
     let segment_bytes = disk_space::segment_bytes(dir, quota)?;
-    let log_options = engine_local::files::FileLogOptions {
+    let log_options = engine_local::log::FileLogOptions {
         first_segment_bytes: segment_bytes.min(4 << 20),
         segment_bytes,
         unsafe_no_fsync: config.unsafe_no_fsync,
@@ -119,12 +119,12 @@ pub(crate) async fn open(
     let observer = LogObserver::new(move |done| disk_space::count_log(done, &disk));
     let cache_bytes = config
         .embedded_cache_bytes
-        .unwrap_or_else(|| memory::cache_share(memory::available()));
-    let rows_options = engine_local::fjall::FjallOptions {
+        .unwrap_or_else(|| sizing::BLOCK_CACHE.of_available() as u64);
+    let rows_options = engine_local::rows::FjallOptions {
         cache_bytes,
         memtable_bytes: disk_space::memtable_bytes(dir)?,
         quota_bytes: quota,
-        ..engine_local::fjall::FjallOptions::default()
+        ..engine_local::rows::FjallOptions::default()
     };
     let log_dir = dir.join(LOG_DIR);
     let stored = FileLog::stored_watermark(&log_dir).context("open the log")?;

@@ -12,7 +12,7 @@ use cluster::members::Members;
 use cluster::membership::RemoveMember;
 use cluster::peers::Peers;
 use election::Config as ElectionConfig;
-use engine_local::fjall;
+use engine_local::rows;
 use mvcc::row::OBJECT_HEADER_BYTES;
 use net::http::member::StorageInUse;
 use net::serve::Server;
@@ -50,7 +50,7 @@ pub(crate) struct HeaderIds {
 /// Lowers `--max-request-bytes` to the engine's limit: otherwise a larger value could be acknowledged and never become a row.
 pub(crate) fn cap_requests(config: &mut Config) {
     let (engine, longest) = match config.storage {
-        Storage::Embedded => ("the embedded store", fjall::MAX_VALUE_LEN),
+        Storage::Embedded => ("the embedded store", rows::MAX_VALUE_LEN),
         Storage::Tikv(_) => ("TiKV", engine_tikv::MAX_VALUE_LEN),
     };
     let (asked, longest) = (config.limits.max_request_bytes, longest - OBJECT_HEADER_BYTES);

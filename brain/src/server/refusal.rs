@@ -7,7 +7,7 @@ use cluster::prefix_owner::OwnerError;
 use cluster::self_hosted_lease::SelfHosted;
 use engine::log::LogError;
 use engine::rows::RowsError;
-use engine_local::files::FileLogOpenError;
+use engine_local::log::FileLogOpenError;
 use engine_tikv::ConnectError;
 use net::refusal::{Refusal, RefusalCode};
 use store::replica::StoreOpenError;

@@ -9,6 +9,7 @@ use crate::server::process::Signals;
 use crate::server::services as member;
 use crate::server::services::{MemberHandles, StoreSize};
 use crate::server::{ports, process};
+use crate::sizing;
 use ::watch;
 use api::auth::{Authenticator, Guard};
 use api::context::ApiContext;
@@ -515,8 +516,8 @@ fn bounds(member: u64, lone: bool) -> SequencerOptions {
         batch_bytes: 4 << 20,
         flush_bytes: 8 << 20,
         flush_interval: Duration::from_secs(10),
-        memtable_bytes: memory::memtable_share(memory::available()),
-        lease_bytes: usize::try_from(memory::lease_share(memory::available())).unwrap_or(usize::MAX),
+        memtable_bytes: sizing::MEMTABLES.of_available(),
+        lease_bytes: sizing::LEASES.of_available(),
         compaction: CompactionPace::default(),
     }
 }

@@ -258,7 +258,7 @@ impl Replica {
             memtables: self.memtables.clone(),
             rows,
             rows_revision,
-            count_cache: old.count_cache.clone(),
+            page_counts: old.page_counts.clone(),
             key_index: self.applier.key_index.clone(),
             hot,
         });

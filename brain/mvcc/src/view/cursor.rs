@@ -327,9 +327,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::count_cache::CountCache;
     use crate::hot_rows::HotRows;
     use crate::memtable::{MemtableSet, Version};
+    use crate::page_counts::PageCounts;
     use crate::row::{KeyMeta, encode_index, encode_object};
     use engine::rows::mem::MemRows;
     use engine::rows::{RowChange, Rows};
@@ -354,7 +354,7 @@ mod tests {
             memtables,
             rows: MemRows::new().snapshot().await.unwrap(),
             rows_revision: 5,
-            count_cache: Arc::new(CountCache::default()),
+            page_counts: Arc::new(PageCounts::default()),
             key_index: Arc::default(),
             hot: Arc::new(HotRows::default()),
         };
@@ -413,7 +413,7 @@ mod tests {
             memtables,
             rows: rows.snapshot().await.unwrap(),
             rows_revision: revision,
-            count_cache: Arc::new(CountCache::default()),
+            page_counts: Arc::new(PageCounts::default()),
             hot: Arc::new(HotRows::default()),
             key_index: Arc::default(),
         };
@@ -463,7 +463,7 @@ mod tests {
             memtables,
             rows: rows.snapshot().await.unwrap(),
             rows_revision: 1 + keys as Revision,
-            count_cache: Arc::new(CountCache::default()),
+            page_counts: Arc::new(PageCounts::default()),
             hot: Arc::new(HotRows::default()),
             key_index: Arc::default(),
         }

@@ -25,7 +25,7 @@ async fn view(keys: &[(String, Revision)]) -> View {
         memtables,
         rows: MemRows::new().snapshot().await.unwrap(),
         rows_revision: 0,
-        count_cache: Arc::default(),
+        page_counts: Arc::default(),
         hot: Arc::default(),
         key_index: Arc::default(),
     }

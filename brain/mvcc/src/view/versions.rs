@@ -288,7 +288,7 @@ mod tests {
             memtables,
             rows: rows.snapshot().await.unwrap(),
             rows_revision: 7,
-            count_cache: Arc::default(),
+            page_counts: Arc::default(),
             key_index: Arc::default(),
             hot: Arc::default(),
         };
@@ -337,7 +337,7 @@ mod tests {
             memtables,
             rows: rows.snapshot().await.unwrap(),
             rows_revision: 3_001,
-            count_cache: Arc::default(),
+            page_counts: Arc::default(),
             key_index: Arc::default(),
             hot: Arc::default(),
         };

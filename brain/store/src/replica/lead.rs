@@ -262,8 +262,8 @@ mod tests {
     use engine::log::frame::is_barrier;
     use engine::rows::RowChange;
     use engine::rows::mem::MemRows;
-    use engine_local::files::{FileLog, FileLogOptions};
-    use engine_local::fjall::{FjallOptions, FjallRows};
+    use engine_local::log::{FileLog, FileLogOptions};
+    use engine_local::rows::{FjallOptions, FjallRows};
     use std::sync::Arc;
     use testkit::small_disk;
 

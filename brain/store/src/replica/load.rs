@@ -61,7 +61,7 @@ impl Replica {
             memtables: memtables.clone(),
             rows: snapshot,
             rows_revision: manifest.reached(),
-            count_cache: Arc::default(),
+            page_counts: Arc::default(),
             key_index: applier.key_index.clone(),
             hot: Arc::default(),
         };

@@ -25,10 +25,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::fjall::{AbstractTree, Database, Keyspace, PersistMode};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
+use fjall::{AbstractTree, Database, Keyspace, PersistMode};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
@@ -38,8 +38,8 @@ use self::layout::{FENCE_ROW, stored};
 use self::merge::{Merger, left_over};
 pub use self::open::RowsOpenError;
 use self::quota::RowsQuota;
-pub use self::snapshot::FjallSnapshot;
-use self::snapshot::LiveViews;
+pub use self::read::FjallSnapshot;
+use self::read::LiveViews;
 pub use self::stored::StoredRows;
 use engine::rows::{DynSnapshot, RowChange, Rows, RowsError, StepSize, apply_in_turn, check_lengths};
 use runtime::kill_points;
@@ -56,8 +56,8 @@ mod merge;
 mod open;
 mod pace;
 mod quota;
+mod read;
 mod shape;
-mod snapshot;
 mod stored;
 
 /// The longest row key in bytes: fjall stores lengths in 16 bits, and one byte is ours.
@@ -404,7 +404,7 @@ impl FjallShared {
     }
 
     /// Runs a write. If it fails, it is unknown how much of it was applied, so no write may follow it.
-    fn write<T>(&self, write: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
+    fn write<T>(&self, write: impl FnOnce() -> fjall::Result<T>) -> Result<T, RowsError> {
         self.health.check()?;
         caught(write).map_err(|error| self.failed(error))
     }
@@ -420,8 +420,8 @@ impl FjallShared {
         match error {
             RowsError::Failed(source)
                 if source
-                    .downcast_ref::<::fjall::Error>()
-                    .is_some_and(|e| matches!(e, ::fjall::Error::Poisoned)) =>
+                    .downcast_ref::<fjall::Error>()
+                    .is_some_and(|e| matches!(e, fjall::Error::Poisoned)) =>
             {
                 let cause = match self
                     .merger
@@ -454,7 +454,7 @@ impl FjallShared {
         inspect::require_space(&self.dir, needed)?;
         let batch = writer.batch + 1;
         self.write(|| {
-            let mut rows = ::fjall::OwnedWriteBatch::with_capacity(self.database.clone(), changes.len() + 1);
+            let mut rows = fjall::OwnedWriteBatch::with_capacity(self.database.clone(), changes.len() + 1);
             for change in changes {
                 match change {
                     RowChange::Put(key, value) => rows.insert(&self.keyspace, stored(key), value.as_ref()),

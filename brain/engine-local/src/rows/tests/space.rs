@@ -5,12 +5,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use ::fjall::AbstractTree as _;
 use bytes::Bytes;
+use fjall::AbstractTree as _;
 use tokio::time::Instant;
 
 use super::{FjallOptions, FjallRows, History, small};
-use crate::fjall::{inspect, journal};
+use crate::rows::{inspect, journal};
 use engine::rows::{Rows, RowsError, laws};
 
 /// Bytes that all files below `dir` occupy.
@@ -187,7 +187,7 @@ async fn a_dead_thread_of_fjall_leaves_its_cause_in_the_error() {
                 return error;
             }
             if let Err(error) = rows.shared.keyspace.rotate_memtable() {
-                assert!(matches!(error, ::fjall::Error::Poisoned), "{error}");
+                assert!(matches!(error, fjall::Error::Poisoned), "{error}");
             }
         }
         unreachable!()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::fjall::{AbstractTree, PersistMode};
+use fjall::{AbstractTree, PersistMode};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 

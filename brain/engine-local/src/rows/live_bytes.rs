@@ -1,7 +1,7 @@
 //! How much would be left of tables that are merged whole. Counters of tables do not say it: a deletion may have no row below it any
 //! more, and the rows that stay may be the large ones.
 
-use ::fjall::{AbstractTree as _, Keyspace};
+use fjall::{AbstractTree as _, Keyspace};
 use lsm_tree::{Guard as _, SeqNo};
 
 use super::guard::caught;

@@ -1,11 +1,11 @@
-//! Views of the rows.
+//! Reads rows of a view that never changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ::fjall::{AbstractTree, Database, Guard, Keyspace, Readable, SeqNo, Slice};
 use async_trait::async_trait;
 use bytes::Bytes;
+use fjall::{AbstractTree, Database, Guard, Keyspace, Readable, SeqNo, Slice};
 
 use super::guard::{self, caught, within};
 use super::layout::{self, FENCE_ROW, loaded, parse_fence, stored};
@@ -27,7 +27,7 @@ pub struct FjallSnapshot {
 struct SnapshotView {
     /// `None` before the first batch. fjall 3.1 ignores a snapshot at sequence number 0 when it looks for versions that no
     /// snapshot needs any more, and then removes more than it may.
-    snapshot: Option<::fjall::Snapshot>,
+    snapshot: Option<fjall::Snapshot>,
     keyspace: Keyspace,
     _place: LiveView,
 }
@@ -149,7 +149,7 @@ impl Snapshot for FjallSnapshot {
 }
 
 impl SnapshotView {
-    fn caught<T>(&self, read: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
+    fn caught<T>(&self, read: impl FnOnce() -> fjall::Result<T>) -> Result<T, RowsError> {
         caught(read).map_err(|error| within(self.keyspace.path(), error))
     }
 
@@ -230,7 +230,7 @@ impl SnapshotView {
     }
 }
 
-fn take(row: Guard, keys_only: bool) -> ::fjall::Result<(Bytes, Bytes)> {
+fn take(row: Guard, keys_only: bool) -> fjall::Result<(Bytes, Bytes)> {
     if keys_only {
         return Ok((loaded(&row.key()?), Bytes::new()));
     }

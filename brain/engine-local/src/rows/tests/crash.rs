@@ -79,7 +79,7 @@ async fn rounds(history: &History, batches: impl Iterator<Item = u64>) {
 /// Kills the child once it has synced batch `until`; returns the last batch that it reported as synced.
 fn run_and_kill(dir: &Path, max_value: usize, until: u64) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "fjall::tests::crash::child_that_is_killed", "--nocapture"])
+        .args(["--exact", "rows::tests::crash::child_that_is_killed", "--nocapture"])
         .env(CHILD_DIR_VARIABLE, dir)
         .env(MAX_VALUE_VARIABLE, max_value.to_string())
         .stdout(Stdio::piped())

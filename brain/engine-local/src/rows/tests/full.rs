@@ -80,7 +80,7 @@ async fn assert_holds(rows: &FjallRows, batches: std::ops::RangeInclusive<u64>) 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disk_that_rows_fill_refuses_rows_and_nothing_else() {
-    const TEST: &str = "fjall::tests::full::disk_that_rows_fill_refuses_rows_and_nothing_else";
+    const TEST: &str = "rows::tests::full::disk_that_rows_fill_refuses_rows_and_nothing_else";
     if let Some(disk) = small_disk::mounted_for(TEST, 280) {
         let filled = tokio::time::timeout(Duration::from_secs(300), fill_a_disk(&disk));
         filled.await.expect("a batch waits for ever");
@@ -126,7 +126,7 @@ async fn fill_a_disk(disk: &Path) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deleted_rows_of_a_small_disk_are_given_back() {
-    const TEST: &str = "fjall::tests::full::deleted_rows_of_a_small_disk_are_given_back";
+    const TEST: &str = "rows::tests::full::deleted_rows_of_a_small_disk_are_given_back";
     if let Some(disk) = small_disk::mounted_for(TEST, 400) {
         let given_back = tokio::time::timeout(Duration::from_secs(300), delete_much(&disk));
         given_back.await.expect("a batch waits for ever");

@@ -5,8 +5,8 @@
 
 use std::ops::Bound;
 
-use ::fjall::Slice;
 use bytes::Bytes;
+use fjall::Slice;
 
 use super::MAX_KEY_LEN;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::fjall::shape::{Levels, MergeShape};
+use crate::rows::shape::{Levels, MergeShape};
 
 const KEYS: u64 = 40;
 

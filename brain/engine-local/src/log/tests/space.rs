@@ -167,7 +167,7 @@ async fn a_log_that_cannot_even_begin_says_so() {
 
 #[tokio::test]
 async fn a_real_full_disk_stops_appends_and_nothing_else() {
-    const TEST: &str = "files::tests::space::a_real_full_disk_stops_appends_and_nothing_else";
+    const TEST: &str = "log::tests::space::a_real_full_disk_stops_appends_and_nothing_else";
     if let Some(disk) = small_disk::mounted_for(TEST, 1) {
         fill_a_disk(&disk).await;
     }

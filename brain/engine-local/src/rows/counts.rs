@@ -1,6 +1,6 @@
 //! The tables of a keyspace, as fjall has them.
 
-use ::fjall::{AbstractTree, Keyspace};
+use fjall::{AbstractTree, Keyspace};
 
 use super::shape::{Levels, TableRange};
 

@@ -5,12 +5,12 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ::fjall::config::{
-    BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, PartitioningPolicy, PinningPolicy,
-};
-use ::fjall::{AbstractTree, CompressionType, Database, Error, Keyspace, KeyspaceCreateOptions, PersistMode};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use fjall::config::{
+    BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, PartitioningPolicy, PinningPolicy,
+};
+use fjall::{AbstractTree, CompressionType, Database, Error, Keyspace, KeyspaceCreateOptions, PersistMode};
 use tokio::sync::{Mutex, Notify};
 
 use super::guard::{FjallHealth, caught, io, within};
@@ -18,7 +18,7 @@ use super::inspect::{self, named};
 use super::journal::{self, Journals};
 use super::layout::{FENCE_ROW, KEYSPACE, parse_fence};
 use super::merge::{self, MergeLimits, MergeTarget, Merger};
-use super::snapshot::{FjallSnapshot, LiveViews};
+use super::read::{FjallSnapshot, LiveViews};
 use super::{FjallOptions, FjallShared, FjallWriter, MIN_MEMTABLE_BYTES};
 use engine::rows::RowsError;
 use runtime::kill_points;
@@ -213,7 +213,7 @@ pub(super) fn look_behind(
             ));
         }
     };
-    let (batch, fence) = match read(::fjall::SeqNo::MAX)? {
+    let (batch, fence) = match read(fjall::SeqNo::MAX)? {
         Some((batch, fence)) => (batch, Some(fence)),
         None => (0, None),
     };

@@ -3,7 +3,7 @@
 use engine::log::laws::{Subject, Twin, all};
 
 use super::scratch;
-use crate::files::{FileLog, FileLogOptions};
+use crate::log::{FileLog, FileLogOptions};
 
 struct Files(tempfile::TempDir);
 

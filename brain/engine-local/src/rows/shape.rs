@@ -3,7 +3,7 @@
 //! fjall does not report in advance which tables it will merge. So its choice is repeated here, by its rules: the level that
 //! is fullest for its size goes first; all of level 0, or the tables of another level whose merge writes least.
 
-use ::fjall::compaction::Leveled;
+use fjall::compaction::Leveled;
 
 /// Levels that fjall has.
 const LEVELS: usize = 7;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use ::fjall::compaction::Leveled;
-use ::fjall::{AbstractTree, Database, Keyspace};
 use anyhow::anyhow;
+use fjall::compaction::Leveled;
+use fjall::{AbstractTree, Database, Keyspace};
 use lsm_tree::compaction::{CompactionStrategy, PullDown};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -19,8 +19,8 @@ use super::guard::{FjallHealth, caught, describe};
 use super::inspect;
 use super::live_bytes::{LiveBytes, TableContents};
 use super::quota::{RowsQuota, RowsUsage};
+use super::read::LiveViews;
 use super::shape::{LAST_LEVEL, Levels, MergeShape};
-use super::snapshot::LiveViews;
 use super::{VIEW_RENEWAL_POLL_INTERVAL, VIEW_RENEWAL_TIMEOUT};
 use engine::rows::RowsError;
 use runtime::kill_points;
@@ -559,7 +559,7 @@ impl MergeWork {
     }
 
     /// Runs a merge that may write `need` bytes.
-    fn promised(&self, need: u64, merge: impl FnOnce() -> ::fjall::Result<()>) -> Result<(), RowsError> {
+    fn promised(&self, need: u64, merge: impl FnOnce() -> fjall::Result<()>) -> Result<(), RowsError> {
         self.under_way.store(need, Ordering::Release);
         let merged = caught(merge);
         self.under_way.store(0, Ordering::Release);

@@ -8,11 +8,11 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use ::fjall::{Database, Keyspace};
+use fjall::{Database, Keyspace};
 
 use super::inspect::{self, TABLES_DIR, list, name};
 use super::open::{look_before, look_behind, start};
-use super::snapshot::{FjallSnapshot, LiveViews};
+use super::read::{FjallSnapshot, LiveViews};
 use super::{FjallOptions, RowsOpenError};
 use engine::rows::RowsError;
 

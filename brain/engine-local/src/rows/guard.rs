@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use ::fjall::{Error, LsmError};
 use anyhow::anyhow;
+use fjall::{Error, LsmError};
 
 use super::RowsError;
 
@@ -32,7 +32,7 @@ impl FjallHealth {
 }
 
 /// Runs a call into fjall; a panic in it is damage that fjall does not expect.
-pub(super) fn caught<T>(call: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
+pub(super) fn caught<T>(call: impl FnOnce() -> fjall::Result<T>) -> Result<T, RowsError> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(reaction),
         Err(panic) => {

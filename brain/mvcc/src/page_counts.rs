@@ -28,7 +28,7 @@ struct RemainingCount {
 
 /// Numbers of keys of spans at fixed revisions.
 #[derive(Debug, Default)]
-pub struct CountCache {
+pub struct PageCounts {
     left: Mutex<RemainingCounts>,
 }
 
@@ -45,7 +45,7 @@ impl RemainingCount {
     }
 }
 
-impl CountCache {
+impl PageCounts {
     /// Removes and returns the number of keys of a span at a revision, if it is cached.
     pub fn take(&self, span: &Span, at: Revision) -> Option<i64> {
         let mut lists = self.left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_count_is_found_for_its_span_and_revision_only() {
-        let cache = CountCache::default();
+        let cache = PageCounts::default();
         let span = |key: &'static [u8]| Span {
             key: Bytes::from_static(key),
             end: Bytes::from_static(b"z"),
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_oldest_list_is_forgotten() {
-        let cache = CountCache::default();
+        let cache = PageCounts::default();
         let span = Span {
             key: Bytes::from_static(b"a"),
             end: Bytes::new(),
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn bounds_of_lists_take_few_bytes() {
-        let cache = CountCache::default();
+        let cache = PageCounts::default();
         for at in 0..64 {
             let end = Bytes::from(vec![0xff; if at % 2 == 0 { 2 << 20 } else { 64 << 10 }]);
             let key = Bytes::from_static(b"a");
