@@ -121,18 +121,30 @@ manifests: tests ## Write the install files that are derived: the definition, in
 reference: tests ## Write the pages of docs/reference that are derived: flags, metrics, and the resource
 	$(TESTED)/reference
 
-# Of these packages alone: benchmarks, chaos and tests need crates that a cluster does not.
+# Of these packages alone: benchmarks, chaos and tests need crates that a cluster does not. Their profile optimises less than a release: a
+# demo is not measured.
 DEMO_PACKAGES := brain operator kubectl-kubebrain e2e-cluster
-DEMO_PROGRAMS := kubebrain kubebrain-operator kubectl-kubebrain kubebrain-e2e kubebrain-e2e-pod
-demo-programs:
-	$(RELEASE) build $(RELEASE_FLAGS) $(addprefix --package ,$(DEMO_PACKAGES)) $(addprefix --bin ,$(DEMO_PROGRAMS))
+DEMO_PROGRAMS := kubebrain kubebrain-operator kubectl-kubebrain kubebrain-e2e-pod
+DEMO_E2E := $(CARGO_TARGET_DIR)/$(TARGET)/demo/kubebrain-e2e
+DEMO_BUILD := $(RELEASE) build --profile demo --locked --target $(TARGET) $(addprefix --package ,$(DEMO_PACKAGES))
+.PHONY: demo-e2e demo-tools
+demo-e2e:
+	$(DEMO_BUILD) --bin kubebrain-e2e
 
-demo: demo-programs ## From nothing to an API server on a brain that the operator made
-	$(CLUSTER) demo
+demo-programs: demo-e2e
+	$(DEMO_BUILD) $(addprefix --bin ,$(DEMO_PROGRAMS))
+
+demo-tools: demo-e2e
+	$(DEMO_E2E) cluster tools --clusters
+
+# Compilers of Rust and of Go have phases on one processor: the others fill them.
+demo: ## From nothing to an API server on a brain that the operator made
+	$(MAKE) --no-print-directory --jobs 2 demo-programs demo-tools
+	$(DEMO_E2E) cluster demo
 
 demo-down: ## End the demo
-	@test -x $(E2E) || $(MAKE) demo-programs
-	$(CLUSTER) down
+	@test -x $(DEMO_E2E) || $(MAKE) demo-e2e
+	$(DEMO_E2E) cluster down
 
 # FLAGS are those of `kubebrain-bench`, such as --clients, --keys 1000000, --markdown FILE, --plots DIR.
 bench: release-tools ## Brain and etcd side by side; FLAGS='--clients' and others say what, and what is written

@@ -10,15 +10,19 @@ use e2e_cluster::log_check::ClusterLogs;
 use e2e_cluster::{cleanup, cluster_process, demo};
 use programs::conformance;
 use programs::progress::Progress;
-use programs::tools;
 use programs::tools::own::Programs;
+use programs::tools::{self, Tools};
 use tracing_subscriber::EnvFilter;
 
 /// Commands for clusters.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum ClusterCommand {
     /// Install and build everything that clusters and tests need.
-    Tools,
+    Tools {
+        /// Only what clusters need.
+        #[arg(long)]
+        clusters: bool,
+    },
     /// Start a cluster and leave it running.
     Up(ClusterFlags),
     /// Run the demo: install the operator, create a brain and an API server on it, and leave them running.
@@ -76,7 +80,8 @@ fn prepare_for_tests(progress: &Progress) -> anyhow::Result<()> {
 /// It cannot be done, or a cluster's logs have complaints.
 pub(crate) fn run(command: ClusterCommand, progress: &Progress) -> anyhow::Result<()> {
     match command {
-        ClusterCommand::Tools => prepare_for_tests(progress),
+        ClusterCommand::Tools { clusters: false } => prepare_for_tests(progress),
+        ClusterCommand::Tools { clusters: true } => Tools::prepare(progress).map(drop),
         ClusterCommand::Up(up) => self::up(&up, progress),
         ClusterCommand::Demo(up) => show(&up, progress),
         ClusterCommand::Down { name, tests } => {

@@ -44,7 +44,7 @@ fn packages_have_the_programs_that_are_built_of_them() {
     let programs = programs();
     let commands = printed("make", &["--dry-run", "demo-programs", "release-programs-amd64"]);
     let commands: Vec<&str> = commands.lines().filter(|line| line.contains("--bin ")).collect();
-    assert_eq!(commands.len(), 2, "{commands:?}");
+    assert_eq!(commands.len(), 3, "{commands:?}");
     for command in commands {
         let packages = values(command, "--package");
         let has = |program: &str| {
