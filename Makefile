@@ -78,7 +78,7 @@ run-features:
 	cargo test --no-fail-fast $(FEATURES) -- --test-threads 4 $(TEST_ARGS)
 
 # The number of end-to-end tests at a time. They start whole clusters, which slow each other down.
-THREADS ?= 2
+THREADS ?= 3
 run-e2e:
 	cargo test --locked --workspace --test e2e -- --test-threads $(THREADS) $(TEST_ARGS); status=$$?; $(TESTED_CLUSTER) down --tests || status=1; exit $$status
 
