@@ -26,8 +26,8 @@ impl Etcdctl {
         output.lines().take(lines).map(Result::unwrap).collect()
     }
 
-    fn interrupt(mut self) {
-        kill_process(Pid::from_child(&self.0), Signal::INT).unwrap();
+    fn terminate(mut self) {
+        kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
         self.0.wait().unwrap();
     }
 
@@ -66,11 +66,11 @@ fn etcdctl_locks_and_elects() {
     let mut listener = Etcdctl::start(&server, &["elect", "--listen", "e"]);
     assert_eq!(listener.says(2), elected);
     assert!(next.0.try_wait().unwrap().is_none(), "two hold one lock");
-    holder.interrupt();
+    holder.terminate();
     assert_eq!(next.says(1), ["mine"]);
     next.ends_well();
-    leader.interrupt();
-    listener.interrupt();
+    leader.terminate();
+    listener.terminate();
     server.stop().unwrap();
 }
 
@@ -255,11 +255,11 @@ fn etcdctl_watches_mirrors_and_checks() {
     assert_eq!(mirrored.says(3), ["PUT", "n/1", "one"]);
     put("m/2", "two");
     assert_eq!(mirrored.says(3), ["PUT", "n/2", "two"]);
-    mirror.interrupt();
-    mirrored.interrupt();
+    mirror.terminate();
+    mirrored.terminate();
     let mut past = Etcdctl::start(&server, &["watch", "m/1", "--rev=1"]);
     assert_eq!(past.says(3), ["PUT", "m/1", "one"]);
-    past.interrupt();
+    past.terminate();
     let mut added = Etcdctl::start(&server, &["member", "add", "two", "--peer-urls=http://127.0.0.1:1"]);
     assert!(
         !added.0.wait().unwrap().success(),
