@@ -30,24 +30,13 @@ pub struct KvService {
     pub store: ApiContext,
 }
 
+// Futures of the trait are boxed, those of [`KvService`]'s own methods are not.
 #[tonic::async_trait]
 impl pb::kv_server::Kv for KvService {
     type RangeStreamStream = Pin<Box<dyn Stream<Item = Result<pb::RangeStreamResponse, Status>> + Send>>;
 
     async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
-        let began = Instant::now();
-        let describe = || request_log::range(request.get_ref());
-        let applying = self.store.slow.begin("read-only range ", describe);
-        let answer = self.range_here(&request, &meter(&request)).await;
-        applying.end(answer.as_ref().map_err(Status::message), |answer| {
-            let count = answer.kvs.len();
-            format!("range_response_count:{count} size:{}", answer.encoded_len())
-        });
-        self.store.metrics.mvcc.ranges.inc();
-        let success = if answer.is_ok() { "true" } else { "false" };
-        let durations = self.store.metrics.server.range.with_label_values(&[success]);
-        durations.observe(began.elapsed().as_secs_f64());
-        answer.map(Response::new)
+        self.answer_range(request).await
     }
 
     async fn range_stream(
@@ -68,6 +57,51 @@ impl pb::kv_server::Kv for KvService {
     }
 
     async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
+        self.answer_put(request).await
+    }
+
+    async fn delete_range(
+        &self,
+        request: Request<pb::DeleteRangeRequest>,
+    ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
+        self.answer_delete_range(request).await
+    }
+
+    async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
+        self.answer_txn(request).await
+    }
+
+    async fn compact(
+        &self,
+        request: Request<pb::CompactionRequest>,
+    ) -> Result<Response<pb::CompactionResponse>, Status> {
+        self.store.forward(request).await
+    }
+}
+
+impl KvService {
+    /// Answers `Range`.
+    pub async fn answer_range(
+        &self,
+        request: Request<pb::RangeRequest>,
+    ) -> Result<Response<pb::RangeResponse>, Status> {
+        let began = Instant::now();
+        let describe = || request_log::range(request.get_ref());
+        let applying = self.store.slow.begin("read-only range ", describe);
+        let answer = self.range_here(&request, &meter(&request)).await;
+        applying.end(answer.as_ref().map_err(Status::message), |answer| {
+            let count = answer.kvs.len();
+            format!("range_response_count:{count} size:{}", answer.encoded_len())
+        });
+        self.store.metrics.mvcc.ranges.inc();
+        let success = if answer.is_ok() { "true" } else { "false" };
+        let durations = self.store.metrics.server.range.with_label_values(&[success]);
+        durations.observe(began.elapsed().as_secs_f64());
+        answer.map(Response::new)
+    }
+
+    /// Answers `Put`.
+    pub async fn answer_put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
         if self.store.guard.is_enabled() {
             // As in etcd, before the client is identified.
             request::put(request.get_ref(), &self.store.limits)?;
@@ -75,7 +109,8 @@ impl pb::kv_server::Kv for KvService {
         self.store.forward(request).await
     }
 
-    async fn delete_range(
+    /// Answers `DeleteRange`.
+    pub async fn answer_delete_range(
         &self,
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
@@ -86,7 +121,8 @@ impl pb::kv_server::Kv for KvService {
         self.store.forward(request).await
     }
 
-    async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
+    /// Answers `Txn`.
+    pub async fn answer_txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
         // Etcd takes every txn with another one in it for a write. That shows only while the alarm stops writes.
         let is_write = has_nested(request.get_ref()) && self.store.state.has_alarm(CORRUPT);
         if is_readonly(request.get_ref()) && !is_write {
@@ -103,15 +139,6 @@ impl pb::kv_server::Kv for KvService {
         self.store.forward(request).await
     }
 
-    async fn compact(
-        &self,
-        request: Request<pb::CompactionRequest>,
-    ) -> Result<Response<pb::CompactionResponse>, Status> {
-        self.store.forward(request).await
-    }
-}
-
-impl KvService {
     async fn range_here(
         &self,
         request: &Request<pb::RangeRequest>,

@@ -10,7 +10,7 @@ use tonic::service::Routes;
 
 use crate::http::{AlarmKind, HealthChecks};
 use crate::refusal::{Refusal, RefusalCode};
-use crate::serve::PortServices;
+use crate::serve::{PortServices, UnaryRpcs};
 use etcd_types::errors::Error;
 use telemetry::metrics::Metrics;
 use telemetry::otel::Tracing;
@@ -36,6 +36,7 @@ impl NotReady {
     pub fn services(&self, metrics: Arc<Metrics>) -> PortServices {
         PortServices {
             routes: Routes::from(Router::new().fallback(no_leader)),
+            unary: UnaryRpcs::default(),
             health: Arc::new(self.clone()),
             member: Err({
                 let waiting = self.clone();

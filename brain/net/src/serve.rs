@@ -33,6 +33,7 @@ use runtime::tasks::Tasks;
 use telemetry::metrics::Metrics;
 use telemetry::otel::Tracing;
 use telemetry::slow_requests::RpcLog;
+pub use unary::UnaryRpcs;
 use tls::{self, RELOAD_INTERVAL, ServerTls, TlsOptions};
 
 mod byte_stream;
@@ -55,6 +56,7 @@ mod route;
 mod rpc;
 mod rpc_timer;
 mod socket;
+mod unary;
 
 /// The timeout of a handshake, and of the first bytes of a client.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -121,6 +123,8 @@ pub struct OpenPorts {
 pub struct PortServices {
     /// The gRPC services.
     pub routes: Routes,
+    /// RPCs of these that are answered without tonic's streams.
+    pub unary: UnaryRpcs,
     /// Answers health checks.
     pub health: Arc<dyn HealthChecks>,
     /// Describes this member.
@@ -174,6 +178,7 @@ impl PortServices {
     fn answers(self, certificates: PortCertificates) -> PortRouters {
         PortRouters {
             grpc: self.routes.prepare().into_axum_router(),
+            unary: self.unary,
             http: http::routes(self.health, self.member, certificates, self.metrics),
             has_leader: self.has_leader,
             slow: self.slow,
@@ -270,6 +275,7 @@ impl Server {
     pub fn start_http(self, http: Router, metrics: &Metrics, stop: &CancellationToken, tasks: &mut Tasks) {
         let answers = PortRouters {
             grpc: Router::new(),
+            unary: UnaryRpcs::default(),
             http,
             has_leader: None,
             slow: None,

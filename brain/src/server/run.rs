@@ -35,7 +35,7 @@ use mvcc::fetch::FetchBudgets;
 use net::http;
 use net::not_ready::NotReady;
 use net::refusal::{Refusal, RefusalCode};
-use net::serve::{OpenPorts, PortServices, Server};
+use net::serve::{OpenPorts, PortServices, Server, UnaryRpcs};
 use runtime::log_once::LogOnce;
 use runtime::memory;
 use runtime::own_thread::OwnThread;
@@ -486,6 +486,7 @@ fn for_peers(
 ) -> PortServices {
     PortServices {
         routes: member::peer_services(config, api.clone(), told, led.clone()),
+        unary: UnaryRpcs::default(),
         health: Arc::new(StoreHealth(api.clone())),
         member: Err(Arc::new(|| {
             Refusal::new(RefusalCode::Failed, "members can only be queried on their client port")

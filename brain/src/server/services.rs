@@ -42,7 +42,7 @@ use mvcc::evaluate::MAX_ANSWER_BYTES;
 use mvcc::key_index::IndexPhase;
 use net::grpc_health::HealthService;
 use net::http::member::StorageInUse;
-use net::serve::PortServices;
+use net::serve::{PortServices, UnaryRpcs};
 use runtime::log_once::LogOnce;
 use runtime::tasks::Tasks;
 use store::alarm::{CORRUPT, NOSPACE};
@@ -152,6 +152,7 @@ pub fn services(
         (size, log_size),
         (listed.clone(), data_dir),
     ));
+    let unary = unary_rpcs(&kv);
     let max = config.limits.max_receive_bytes;
     let mut routes = Routes::builder();
     routes
@@ -170,6 +171,7 @@ pub fn services(
         .add_service(HealthServer::new(HealthService { stop: leave }));
     PortServices {
         routes: routes.routes(),
+        unary,
         health: Arc::new(StoreHealth(api.clone())),
         member: Ok(Arc::new(AboutStore {
             name: config.name.clone(),
@@ -183,6 +185,28 @@ pub fn services(
         tracing,
         is_open: true,
     }
+}
+
+/// Returns the RPCs of keys that most requests are.
+fn unary_rpcs(kv: &Arc<KvService>) -> UnaryRpcs {
+    let (range, put, delete, txn) = (kv.clone(), kv.clone(), kv.clone(), kv.clone());
+    UnaryRpcs::default()
+        .with("/etcdserverpb.KV/Range", move |request| {
+            let kv = range.clone();
+            async move { kv.answer_range(request).await }
+        })
+        .with("/etcdserverpb.KV/Put", move |request| {
+            let kv = put.clone();
+            async move { kv.answer_put(request).await }
+        })
+        .with("/etcdserverpb.KV/DeleteRange", move |request| {
+            let kv = delete.clone();
+            async move { kv.answer_delete_range(request).await }
+        })
+        .with("/etcdserverpb.KV/Txn", move |request| {
+            let kv = txn.clone();
+            async move { kv.answer_txn(request).await }
+        })
 }
 
 /// Starts the task that counts changes of leader.

@@ -23,6 +23,7 @@ use tracing::{Instrument as _, warn};
 use super::connections::ConnectionState;
 use super::peer_admission::PeerId;
 use super::rpc::{self, RpcLimits, RpcObserver};
+use super::unary::UnaryRpcs;
 use super::{head, path};
 use crate::gateway::{self, GatewayCall, MethodLookup, websocket};
 use crate::http::{Cors, OverTls};
@@ -37,6 +38,8 @@ use telemetry::slow_requests::RpcLog;
 /// The routers of the ports: the same on all ports.
 pub(super) struct PortRouters {
     pub(super) grpc: Router,
+    /// RPCs that are answered without the router.
+    pub(super) unary: UnaryRpcs,
     pub(super) http: Router,
     /// True if there is a leader, for gRPC clients that require one.
     pub(super) has_leader: Option<watch::Receiver<bool>>,
@@ -236,6 +239,7 @@ impl PerConnection {
         }
         let call = rpc::RpcCall {
             grpc: answers.grpc.clone(),
+            unary: answers.unary.get(uri.path()),
             limits: routes.limits,
             account: self.connection.account.clone(),
             refusals: routes.refusals.clone(),

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use super::gzip::{self, DeflatedBody, InflateError, InflatedMessages, MessageEnc
 use super::head;
 use super::route::RefusalCounters;
 use super::rpc_timer::RpcTimer;
+use super::unary::{self, UnaryBody, UnaryRpc};
 use etcd_types::errors::Error;
 use runtime::budget::{Account, BudgetExceeded, Charge, Meter};
 use telemetry::metrics::{InFlight, has_one_request};
@@ -48,6 +50,8 @@ pub(super) struct RpcLimits {
 /// An RPC that has not begun.
 pub(super) struct RpcCall {
     pub(super) grpc: Router,
+    /// Answers it without tonic, if it is one of these.
+    pub(super) unary: Option<Arc<dyn UnaryRpc>>,
     pub(super) limits: RpcLimits,
     pub(super) account: Account,
     pub(super) refusals: RefusalCounters,
@@ -59,7 +63,7 @@ pub(super) struct RpcCall {
 
 impl RpcCall {
     /// Begins the RPC: a unary one when its whole request has arrived and there is memory for it.
-    pub(super) async fn run<B>(mut self, request: Request<B>) -> Result<Response<Body>, Infallible>
+    pub(super) async fn run<B>(mut self, request: Request<B>) -> Result<Response<RpcBody>, Infallible>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -78,7 +82,7 @@ impl RpcCall {
         }
     }
 
-    async fn begin<B>(&mut self, mut request: Request<B>) -> Result<Response<Body>, RpcRefusal>
+    async fn begin<B>(&mut self, mut request: Request<B>) -> Result<Response<RpcBody>, RpcRefusal>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -103,7 +107,8 @@ impl RpcCall {
         };
         if encoding == MessageEncoding::Gzip && !response.headers().contains_key(Status::GRPC_STATUS) {
             gzip::announce(response.headers_mut());
-            return Ok(response.map(|body| Body::new(DeflatedBody::new(body, self.account.clone()))));
+            let account = self.account.clone();
+            return Ok(response.map(|body| Body::new(DeflatedBody::new(Body::new(body), account)).into()));
         }
         Ok(response)
     }
@@ -114,7 +119,7 @@ impl RpcCall {
         request: Request<B>,
         encoding: MessageEncoding,
         (mut charge, meter): (Charge, Meter),
-    ) -> Result<Response<Body>, RpcRefusal>
+    ) -> Result<Response<RpcBody>, RpcRefusal>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -128,8 +133,17 @@ impl RpcCall {
         }
         let slow = self.slow.take();
         let timed = slow.and_then(|(log, client)| RpcTimer::begin(log, client, &head.uri, whole.clone()));
-        let request = Request::from_parts(head, Body::from(whole));
-        let response = self.call(request, meter).await;
+        // tonic has the error for a longer one.
+        let is_short = whole.len() <= MESSAGE_PREFIX_BYTES.saturating_add(self.limits.message);
+        let request = Request::from_parts(head, whole);
+        let begun = match self.unary.take().filter(|_| is_short) {
+            Some(rpc) => rpc.begin(request),
+            None => Err(request),
+        };
+        let response = match begun {
+            Ok(answer) => unary::respond(answer.await, meter),
+            Err(request) => self.call(request.map(Body::from), meter).await,
+        };
         // The memory of the request is charged as long as the log needs it.
         let Some(timed) = timed.and_then(RpcTimer::answered) else {
             drop(charge);
@@ -137,12 +151,13 @@ impl RpcCall {
         };
         let mut held = Some((timed, charge));
         Ok(response.map(|body| {
-            Body::new(body.map_frame(move |frame| {
+            let body = body.map_frame(move |frame| {
                 if let Some((timed, _charge)) = held.take() {
                     timed.end(frame.data_ref());
                 }
                 frame
-            }))
+            });
+            Body::new(body).into()
         }))
     }
 
@@ -194,9 +209,9 @@ impl RpcCall {
         Ok(first.unwrap_or_else(|| read.freeze()))
     }
 
-    async fn call(&mut self, request: Request<Body>, meter: Meter) -> Response<Body> {
+    async fn call(&mut self, request: Request<Body>, meter: Meter) -> Response<RpcBody> {
         let response = self.grpc.call(request).await.unwrap_or_else(|never| match never {});
-        response.map(|body| Body::new(MeteredBody { body, meter }))
+        response.map(|body| Body::new(MeteredBody { body, meter }).into())
     }
 }
 
@@ -253,8 +268,8 @@ pub(super) fn deadline(headers: &HeaderMap) -> Option<Instant> {
 /// Awaits the outcome of a call until its deadline. Then the call is dropped: parts that have not begun do not begin any more.
 pub(super) async fn within(
     deadline: Option<Instant>,
-    pending: impl Future<Output = Result<Response<Body>, Infallible>>,
-) -> Result<Response<Body>, Infallible> {
+    pending: impl Future<Output = Result<Response<RpcBody>, Infallible>>,
+) -> Result<Response<RpcBody>, Infallible> {
     match deadline {
         None => pending.await,
         // Otherwise an answer that is ready at once would be given.
@@ -288,7 +303,7 @@ impl RpcObserver {
 
 /// Awaits the response of the service and counts the outcome of the RPC, at its deadline at the latest.
 pub(super) async fn answer(
-    pending: impl Future<Output = Result<Response<Body>, Infallible>>,
+    pending: impl Future<Output = Result<Response<RpcBody>, Infallible>>,
     uri: Uri,
     observed: RpcObserver,
     deadline: Option<Instant>,
@@ -297,7 +312,7 @@ pub(super) async fn answer(
     // A response without messages carries its status in its head.
     if let Some(code) = mend(&mut parts.headers, &uri) {
         observed.end(code, &parts.headers);
-        return Ok(Response::from_parts(parts, body));
+        return Ok(Response::from_parts(parts, Body::new(body)));
     }
     let sent = observed.in_flight.as_ref().and_then(InFlight::sent);
     let body = Body::new(AnswerBody {
@@ -309,6 +324,51 @@ pub(super) async fn answer(
         is_over: false,
     });
     Ok(Response::from_parts(parts, body))
+}
+
+/// The body of an answer: of tonic, or of a [unary RPC](super::unary) without it.
+#[derive(Debug)]
+pub(super) enum RpcBody {
+    Tonic(Body),
+    Unary(UnaryBody),
+}
+
+impl Default for RpcBody {
+    fn default() -> Self {
+        RpcBody::Tonic(Body::empty())
+    }
+}
+
+impl From<Body> for RpcBody {
+    fn from(body: Body) -> Self {
+        RpcBody::Tonic(body)
+    }
+}
+
+impl http_body::Body for RpcBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        match self.get_mut() {
+            RpcBody::Tonic(body) => Pin::new(body).poll_frame(cx),
+            RpcBody::Unary(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            RpcBody::Tonic(body) => body.is_end_stream(),
+            RpcBody::Unary(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            RpcBody::Tonic(body) => body.size_hint(),
+            RpcBody::Unary(body) => body.size_hint(),
+        }
+    }
 }
 
 /// A body that keeps the charge of its request until it is encoded.
@@ -340,7 +400,7 @@ impl http_body::Body for MeteredBody {
 
 /// A body whose trailers contain the outcome of the RPC.
 struct AnswerBody {
-    body: Body,
+    body: RpcBody,
     uri: Uri,
     /// Counts messages of an answer that may have several.
     sent: Option<(IntCounter, MessageProgress)>,
@@ -365,7 +425,7 @@ impl http_body::Body for AnswerBody {
             && deadline.as_mut().poll(cx).is_ready()
         {
             self.is_over = true;
-            self.body = Body::empty();
+            self.body = RpcBody::default();
             let mut trailers = HeaderMap::new();
             if Error::DeadlineExceeded.status().add_header(&mut trailers).is_ok() {
                 polled = Poll::Ready(Some(Ok(Frame::trailers(trailers))));
@@ -473,7 +533,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn deadline_that_is_over_lets_no_answer_through() {
-        let answer = || async { Ok(Response::new(Body::empty())) };
+        let answer = || async { Ok(Response::new(RpcBody::default())) };
         let mut headers = HeaderMap::new();
         for (timeout, is_answered) in [("1S", true), ("99999999H", true), ("0n", false)] {
             headers.insert(head::TIMEOUT_HEADER, timeout.parse().unwrap());

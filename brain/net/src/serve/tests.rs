@@ -16,6 +16,7 @@ use tower::ServiceExt as _;
 mod foreign;
 mod hostile;
 mod spans;
+mod unary;
 
 use super::*;
 use crate::grpc_health::HealthService;
@@ -107,6 +108,7 @@ fn services(store: Arc<Store>, routes: Routes, metrics: &Arc<Metrics>) -> PortSe
         tracing: Tracing::default(),
         is_open: true,
         routes,
+        unary: UnaryRpcs::default(),
         health: store,
         member: Err(Arc::new(|| Refusal::new(refusal::RefusalCode::NoLeader, "no store"))),
         metrics: Arc::clone(metrics),
