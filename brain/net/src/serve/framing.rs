@@ -43,7 +43,9 @@ pub(crate) struct RateDeadline {
     begun: Instant,
     patience: Duration,
     rate: u64,
-    sleep: Pin<Box<Sleep>>,
+    end: Instant,
+    /// From the first time that it is waited for.
+    sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl RateDeadline {
@@ -54,19 +56,24 @@ impl RateDeadline {
             begun,
             patience,
             rate,
-            sleep: Box::pin(sleep_until(begun + patience)),
+            end: begun + patience,
+            sleep: None,
         }
     }
 
     /// Records that `bytes` have moved since it began.
     pub(crate) fn moved(&mut self, bytes: usize) {
         let more = Duration::from_millis(bytes as u64 * 1000 / self.rate);
-        self.sleep.as_mut().reset(self.begun + self.patience + more);
+        self.end = self.begun + self.patience + more;
+        if let Some(sleep) = &mut self.sleep {
+            sleep.as_mut().reset(self.end);
+        }
     }
 
     /// Ready when the deadline has passed.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.sleep.as_mut().poll(cx)
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(self.end)));
+        sleep.as_mut().poll(cx)
     }
 }
 

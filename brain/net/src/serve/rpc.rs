@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -167,7 +167,7 @@ impl RpcCall {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let mut body = Box::pin(body);
+        let mut body = pin!(body);
         let mut read = BytesMut::new();
         let mut first = None;
         let mut due = RateDeadline::new(BODY_TIMEOUT, MIN_BODY_RATE);
