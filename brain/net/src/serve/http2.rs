@@ -31,7 +31,7 @@ use super::connections::{CloseReason, ConnectionState, InFlight};
 use super::framing::RateDeadline;
 use super::headers::{FIELD_OVERHEAD_BYTES, MAX_HEADER_LIST_BYTES};
 use super::request_body::{self, BodyPump};
-use super::route::{PerConnection, is_grpc, too_many_requests};
+use super::route::{PerConnection, PortBody, is_grpc, too_many_requests};
 use etcd_types::errors::Error;
 use runtime::budget::{BudgetExceeded, Charge};
 use runtime::log_once::LogOnce;
@@ -431,13 +431,13 @@ impl From<h2::Error> for ResponseCut {
 
 impl ResponseSide {
     async fn answer(mut self, request: Request<request_body::InboundBody>) {
-        let answering = self.serving.service.respond(request);
+        let serving = Arc::clone(&self.serving);
+        let answering = serving.service.respond_http2(request);
         let response = tokio::select! {
             biased;
             _ = poll_fn(|cx| self.respond.poll_reset(cx)) => return,
             response = answering => response,
         };
-        let response = response.unwrap_or_else(|never| match never {});
         let sent = self.send(response).await;
         let refusals = &self.serving.service.routes.refusals;
         match sent {
@@ -448,7 +448,7 @@ impl ResponseSide {
         }
     }
 
-    async fn send(&mut self, response: Response<Body>) -> Result<(), ResponseCut> {
+    async fn send(&mut self, response: Response<PortBody>) -> Result<(), ResponseCut> {
         self.serving.connection.answer();
         let (mut head, body) = response.into_parts();
         let mut body = pin!(body);
@@ -568,7 +568,7 @@ type NextFrame = Option<Result<Frame<Bytes>, axum::Error>>;
 /// Returns the next frame of a response, unless the client resets the stream.
 fn frame_or_reset(
     to: &mut SendStream<ChargedPiece>,
-    body: Pin<&mut Body>,
+    body: Pin<&mut PortBody>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<NextFrame, ResponseCut>> {
     if to.poll_reset(cx).is_ready() {

@@ -1,6 +1,7 @@
 //! Dispatches requests to gRPC or HTTP, and adds the caller's address and certificates, and for gRPC the limits.
 
 use std::convert::Infallible;
+use std::future::ready;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,6 +11,7 @@ use arc_swap::ArcSwap;
 use axum::Router;
 use axum::body::Body;
 use bytes::Bytes;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use http::{Request, Response, StatusCode, Version};
@@ -22,7 +24,7 @@ use tracing::{Instrument as _, warn};
 
 use super::connections::ConnectionState;
 use super::peer_admission::PeerId;
-use super::rpc::{self, RpcLimits, RpcObserver};
+use super::rpc::{self, AnswerBody, RpcLimits, RpcObserver};
 use super::unary::UnaryRpcs;
 use super::{head, path};
 use crate::gateway::{self, GatewayCall, MethodLookup, websocket};
@@ -178,23 +180,41 @@ where
 }
 
 impl PerConnection {
-    /// Answers a request.
+    /// Answers a request over HTTP/2.
+    pub(super) async fn respond_http2<B>(&self, mut request: Request<B>) -> Response<PortBody>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        if !self.routes.grpc || !is_grpc(&request) {
+            let answered = self.respond(request).await.unwrap_or_else(|never| match never {});
+            return answered.map(PortBody::Page);
+        }
+        self.describe(&mut request);
+        match head::refuse(&request) {
+            Some(refusal) => refusal.map(PortBody::Page),
+            None => self.rpc(request).await.map(PortBody::Rpc),
+        }
+    }
+
+    /// Describes the other end to what answers a request.
+    fn describe<B>(&self, request: &mut Request<B>) {
+        self.caller.describe(request.extensions_mut());
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(peer);
+        }
+    }
+
+    /// Answers a request that is no RPC served here.
     pub(super) fn respond<B>(&self, mut request: Request<B>) -> AnswerFuture
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
         let http1 = (request.version() != Version::HTTP_2).then(|| self.connection.begin());
-        self.caller.describe(request.extensions_mut());
-        if let Some(peer) = self.peer {
-            request.extensions_mut().insert(peer);
-        }
+        self.describe(&mut request);
         let routes = &self.routes;
         match is_grpc(&request) {
-            true if routes.grpc => match head::refuse(&request) {
-                Some(refusal) => Box::pin(async { Ok(refusal) }),
-                None => self.rpc(request),
-            },
             true => {
                 let refusal = head::unknown(request.uri().path());
                 Box::pin(async move { Ok(refusal.into_http()) })
@@ -217,7 +237,7 @@ impl PerConnection {
     }
 
     /// Answers an RPC.
-    fn rpc<B>(&self, request: Request<B>) -> AnswerFuture
+    fn rpc<B>(&self, request: Request<B>) -> impl Future<Output = Response<AnswerBody>> + Send + use<B>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -232,20 +252,6 @@ impl PerConnection {
         });
         let context = span.as_ref().map(RpcSpan::context);
         let observed = RpcObserver { in_flight, span };
-        let has_leader = answers.has_leader.as_ref();
-        if has_leader.is_some_and(|has_leader| refuses(request.headers(), has_leader)) {
-            let refusal = async { Ok(Status::from(Error::NoLeader).into_http()) };
-            return Box::pin(rpc::answer(refusal, uri, observed, None));
-        }
-        let call = rpc::RpcCall {
-            grpc: answers.grpc.clone(),
-            unary: answers.unary.get(uri.path()),
-            limits: routes.limits,
-            account: self.connection.account.clone(),
-            refusals: routes.refusals.clone(),
-            received: observed.in_flight.as_ref().and_then(InFlight::received),
-            slow: answers.slow.clone().map(|log| (log, self.caller.socket_address())),
-        };
         let deadline = rpc::deadline(request.headers());
         // For a stream, the span covers the part up to its first response.
         let logged = tracing::debug_span!(
@@ -253,12 +259,28 @@ impl PerConnection {
             method = uri.path(),
             client = self.caller.address().map(tracing::field::display)
         );
-        let pending = rpc::within(deadline, call.run(request));
-        let answer: AnswerFuture = Box::pin(rpc::answer(pending, uri, observed, deadline).instrument(logged));
-        match context {
-            None => answer,
-            Some(context) => Box::pin(answer.with_context(context)),
-        }
+        let has_leader = answers.has_leader.as_ref();
+        let pending = if has_leader.is_some_and(|has_leader| refuses(request.headers(), has_leader)) {
+            ready(Status::from(Error::NoLeader).into_http()).left_future()
+        } else {
+            let call = rpc::RpcCall {
+                grpc: answers.grpc.clone(),
+                unary: answers.unary.get(uri.path()),
+                limits: routes.limits,
+                account: self.connection.account.clone(),
+                refusals: routes.refusals.clone(),
+                received: observed.in_flight.as_ref().and_then(InFlight::received),
+                slow: answers.slow.clone().map(|log| (log, self.caller.socket_address())),
+            };
+            rpc::within(deadline, call.run(request)).right_future()
+        };
+        let pending = match context {
+            None => pending.left_future(),
+            Some(context) => pending.with_context(context).right_future(),
+        };
+        pending
+            .instrument(logged)
+            .map(move |response| rpc::answer(response, uri, observed, deadline))
     }
 
     /// Refuses a request that the CORS policy does not allow, and adds the CORS headers to the response.
@@ -328,7 +350,46 @@ impl PerConnection {
         B::Error: Into<BoxError>,
     {
         let exceeded = |exceeded| self.routes.refusals.exceeded(exceeded);
-        exchange.answer(request, |request| self.rpc(request), exceeded).await
+        let call = |request| self.rpc(request).map(|response| Ok(response.map(Body::new)));
+        exchange.answer(request, call, exceeded).await
+    }
+}
+
+/// The body of a response.
+#[allow(clippy::large_enum_variant, reason = "most responses are of RPCs, and a box for each costs more")]
+pub(super) enum PortBody {
+    /// Of an RPC.
+    Rpc(AnswerBody),
+    /// Of anything else.
+    Page(Body),
+}
+
+impl http_body::Body for PortBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        match self.get_mut() {
+            PortBody::Rpc(body) => Pin::new(body).poll_frame(cx),
+            PortBody::Page(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            PortBody::Rpc(body) => body.is_end_stream(),
+            PortBody::Page(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        match self {
+            PortBody::Rpc(body) => body.size_hint(),
+            PortBody::Page(body) => body.size_hint(),
+        }
     }
 }
 

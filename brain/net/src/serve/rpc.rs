@@ -1,8 +1,7 @@
 //! The path of every RPC: its request is read and charged before it is begun, its deadline is enforced, its outcome is counted, and
 //! tonic's own error texts are replaced by those of grpc-go.
 
-use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
+use futures::FutureExt as _;
 use http::{HeaderMap, Request, Response, Uri};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
@@ -63,21 +63,21 @@ pub(super) struct RpcCall {
 
 impl RpcCall {
     /// Begins the RPC: a unary one when its whole request has arrived and there is memory for it.
-    pub(super) async fn run<B>(mut self, request: Request<B>) -> Result<Response<RpcBody>, Infallible>
+    pub(super) async fn run<B>(mut self, request: Request<B>) -> Response<RpcBody>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
         match self.begin(request).await {
-            Ok(response) => Ok(response),
+            Ok(response) => response,
             Err(RpcRefusal::Exceeded(exceeded)) => {
                 self.refusals.exceeded(exceeded);
-                Ok(Error::TooManyRequests.status().into_http())
+                Error::TooManyRequests.status().into_http()
             }
-            Err(RpcRefusal::Status(status)) => Ok(status.into_http()),
+            Err(RpcRefusal::Status(status)) => status.into_http(),
             Err(RpcRefusal::Stalled) => {
                 self.refusals.count("request_stalled");
-                Ok(Error::DeadlineExceeded.status().into_http())
+                Error::DeadlineExceeded.status().into_http()
             }
         }
     }
@@ -266,18 +266,19 @@ pub(super) fn deadline(headers: &HeaderMap) -> Option<Instant> {
 }
 
 /// Awaits the outcome of a call until its deadline. Then the call is dropped: parts that have not begun do not begin any more.
-pub(super) async fn within(
+pub(super) fn within(
     deadline: Option<Instant>,
-    pending: impl Future<Output = Result<Response<RpcBody>, Infallible>>,
-) -> Result<Response<RpcBody>, Infallible> {
+    pending: impl Future<Output = Response<RpcBody>>,
+) -> impl Future<Output = Response<RpcBody>> {
+    let exceeded = || Error::DeadlineExceeded.status().into_http();
     match deadline {
-        None => pending.await,
+        None => pending.left_future(),
         // Otherwise an answer that is ready at once would be given.
-        Some(deadline) if deadline <= Instant::now() => Ok(Error::DeadlineExceeded.status().into_http()),
-        Some(deadline) => match tokio::time::timeout_at(deadline, pending).await {
-            Ok(response) => response,
-            Err(_) => Ok(Error::DeadlineExceeded.status().into_http()),
-        },
+        Some(deadline) if deadline <= Instant::now() => ready(exceeded()).left_future().right_future(),
+        Some(deadline) => tokio::time::timeout_at(deadline, pending)
+            .map(move |answered| answered.unwrap_or_else(|_| exceeded()))
+            .right_future()
+            .right_future(),
     }
 }
 
@@ -301,29 +302,34 @@ impl RpcObserver {
     }
 }
 
-/// Awaits the response of the service and counts the outcome of the RPC, at its deadline at the latest.
-pub(super) async fn answer(
-    pending: impl Future<Output = Result<Response<RpcBody>, Infallible>>,
+/// Counts the outcome of an RPC whose service has responded, at its deadline at the latest.
+pub(super) fn answer(
+    response: Response<RpcBody>,
     uri: Uri,
     observed: RpcObserver,
     deadline: Option<Instant>,
-) -> Result<Response<Body>, Infallible> {
-    let (mut parts, body) = pending.await?.into_parts();
-    // A response without messages carries its status in its head.
-    if let Some(code) = mend(&mut parts.headers, &uri) {
-        observed.end(code, &parts.headers);
-        return Ok(Response::from_parts(parts, Body::new(body)));
-    }
-    let sent = observed.in_flight.as_ref().and_then(InFlight::sent);
-    let body = Body::new(AnswerBody {
+) -> Response<AnswerBody> {
+    let (mut parts, body) = response.into_parts();
+    let mut body = AnswerBody {
         body,
         uri,
-        sent: sent.map(|sent| (sent, MessageProgress::default())),
-        observed: Some(observed),
-        deadline: deadline.map(|deadline| Box::pin(sleep_until(deadline))),
+        sent: None,
+        observed: None,
+        deadline: None,
         is_over: false,
-    });
-    Ok(Response::from_parts(parts, body))
+    };
+    // A response without messages carries its status in its head.
+    if let Some(code) = mend(&mut parts.headers, &body.uri) {
+        observed.end(code, &parts.headers);
+        return Response::from_parts(parts, body);
+    }
+    let sent = observed.in_flight.as_ref().and_then(InFlight::sent);
+    body.sent = sent.map(|sent| (sent, MessageProgress::default()));
+    body.observed = Some(observed);
+    body.deadline = deadline
+        .filter(|_| !body.body.is_unary())
+        .map(|deadline| Box::pin(sleep_until(deadline)));
+    Response::from_parts(parts, body)
 }
 
 /// The body of an answer: of tonic, or of a [unary RPC](super::unary) without it.
@@ -331,6 +337,13 @@ pub(super) async fn answer(
 pub(super) enum RpcBody {
     Tonic(Body),
     Unary(UnaryBody),
+}
+
+impl RpcBody {
+    /// Returns true if it is complete: it waits for nothing.
+    fn is_unary(&self) -> bool {
+        matches!(self, RpcBody::Unary(_))
+    }
 }
 
 impl Default for RpcBody {
@@ -399,7 +412,7 @@ impl http_body::Body for MeteredBody {
 }
 
 /// A body whose trailers contain the outcome of the RPC.
-struct AnswerBody {
+pub(super) struct AnswerBody {
     body: RpcBody,
     uri: Uri,
     /// Counts messages of an answer that may have several.
@@ -533,11 +546,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn deadline_that_is_over_lets_no_answer_through() {
-        let answer = || async { Ok(Response::new(RpcBody::default())) };
+        let answer = || ready(Response::new(RpcBody::default()));
         let mut headers = HeaderMap::new();
         for (timeout, is_answered) in [("1S", true), ("99999999H", true), ("0n", false)] {
             headers.insert(head::TIMEOUT_HEADER, timeout.parse().unwrap());
-            let response = within(deadline(&headers), answer()).await.unwrap();
+            let response = within(deadline(&headers), answer()).await;
             assert_eq!(
                 Status::from_header_map(response.headers()).is_none(),
                 is_answered,
