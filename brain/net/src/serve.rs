@@ -33,8 +33,8 @@ use runtime::tasks::Tasks;
 use telemetry::metrics::Metrics;
 use telemetry::otel::Tracing;
 use telemetry::slow_requests::RpcLog;
-pub use unary::UnaryRpcs;
 use tls::{self, RELOAD_INTERVAL, ServerTls, TlsOptions};
+pub use unary::UnaryRpcs;
 
 mod byte_stream;
 mod connection;
@@ -308,7 +308,7 @@ impl Server {
                 message,
                 txn_ops: limits.max_txn_ops,
             },
-            refusals: RefusalCounters::new(metrics.network.clone()),
+            refusals: RefusalCounters::new(&metrics.network),
         }
     }
 

@@ -16,6 +16,7 @@ use futures::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use http::{Request, Response, StatusCode, Version};
 use opentelemetry::trace::FutureExt as _;
+use prometheus::IntCounterVec;
 use tokio::sync::watch;
 use tonic::Status;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo};
@@ -75,20 +76,20 @@ pub(super) struct PortRoutes {
 /// Counts requests that were refused or reset because of the memory held by them or by their connections.
 #[derive(Debug, Clone)]
 pub(super) struct RefusalCounters {
-    network: NetworkMetrics,
+    by_reason: IntCounterVec,
     log: LogOnce,
 }
 
 impl RefusalCounters {
-    pub(super) fn new(network: NetworkMetrics) -> Self {
+    pub(super) fn new(network: &NetworkMetrics) -> Self {
         Self {
-            network,
+            by_reason: network.refused.clone(),
             log: LogOnce::default(),
         }
     }
 
     pub(super) fn count(&self, reason: &'static str) {
-        self.network.refused.with_label_values(&[reason]).inc();
+        self.by_reason.with_label_values(&[reason]).inc();
         if let Some(count) = self.log.due() {
             warn!(reason, count, "requests of clients were refused or reset");
         }
