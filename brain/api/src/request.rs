@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use prost::Message as _;
 
 use engine::rows::Rows;
@@ -61,6 +61,10 @@ impl RequestLimits {
 
 /// Converts a range request. Fails as etcd's `checkRangeRequest`.
 pub fn range(request: &pb::RangeRequest) -> Result<RangeOp, Error> {
+    range_of(request, span)
+}
+
+fn range_of(request: &pb::RangeRequest, span: impl FnOnce(&Bytes, &Bytes) -> Span) -> Result<RangeOp, Error> {
     if request.key.is_empty() {
         return Err(Error::EmptyKey);
     }
@@ -105,9 +109,10 @@ pub fn put(request: &pb::PutRequest, limits: &RequestLimits) -> Result<PutOp, Er
     if request.key.len() > limits.key_bytes || request.value.len() > limits.value_bytes {
         return Err(Error::RequestTooLarge);
     }
+    let (key, value) = own_pair(&request.key, &request.value);
     Ok(PutOp {
-        key: own(&request.key),
-        value: own(&request.value),
+        key,
+        value,
         lease: LeaseId(request.lease),
         prev_kv: request.prev_kv,
         ignore_value: request.ignore_value,
@@ -142,16 +147,25 @@ pub fn write_txn(request: &pb::TxnRequest, limits: &RequestLimits) -> Result<(Tx
 
 fn checked(request: &pb::TxnRequest, limits: &RequestLimits) -> Result<TxnOp, Error> {
     count_ops(request, limits.txn_ops.saturating_mul(NESTED_OPS_FACTOR))?;
-    checked_txn(request, limits.txn_ops, limits)
+    checked_txn(request, limits.txn_ops, limits, &mut CopiedKey::default())
 }
 
 fn disjoint(op: TxnOp) -> Result<TxnOp, Error> {
-    check_overlaps(&op.success)?;
-    check_overlaps(&op.failure)?;
+    for branch in [&op.success, &op.failure] {
+        // A single operation, as most branches are, overlaps with none.
+        if !matches!(branch.as_slice(), [] | [Op::Put(_) | Op::Range(_) | Op::Delete(_)]) {
+            check_overlaps(branch)?;
+        }
+    }
     Ok(op)
 }
 
-fn checked_txn(request: &pb::TxnRequest, max_ops: usize, limits: &RequestLimits) -> Result<TxnOp, Error> {
+fn checked_txn(
+    request: &pb::TxnRequest,
+    max_ops: usize,
+    limits: &RequestLimits,
+    copied: &mut CopiedKey,
+) -> Result<TxnOp, Error> {
     let ops = request
         .compare
         .len()
@@ -163,29 +177,36 @@ fn checked_txn(request: &pb::TxnRequest, max_ops: usize, limits: &RequestLimits)
     if request.compare.iter().any(|compare| compare.key.is_empty()) {
         return Err(Error::EmptyKey);
     }
-    let branch = |ops: &[pb::RequestOp]| {
+    let mut branch = |ops: &[pb::RequestOp]| {
         ops.iter()
-            .map(|op| checked_op(op, left, limits))
+            .map(|op| checked_op(op, left, limits, copied))
             .collect::<Result<Vec<_>, _>>()
     };
     Ok(TxnOp {
         success: branch(&request.success)?,
         failure: branch(&request.failure)?,
-        compares: request.compare.iter().map(compare).collect(),
+        compares: request.compare.iter().map(|request| compare(request, copied)).collect(),
     })
 }
 
-fn checked_op(op: &pb::RequestOp, max_ops: usize, limits: &RequestLimits) -> Result<Op, Error> {
+fn checked_op(op: &pb::RequestOp, max_ops: usize, limits: &RequestLimits, copied: &mut CopiedKey) -> Result<Op, Error> {
     match &op.request {
-        Some(Request::RequestRange(request)) => range(request).map(Op::Range),
-        Some(Request::RequestPut(request)) => put(request, limits).map(Op::Put),
+        Some(Request::RequestRange(request)) => {
+            let range = range_of(request, |key, end| copied.span(key, end))?;
+            Ok(Op::Range(range))
+        }
+        Some(Request::RequestPut(request)) => {
+            let put = put(request, limits)?;
+            copied.0 = put.key.clone();
+            Ok(Op::Put(put))
+        }
         Some(Request::RequestDeleteRange(request)) => delete(request).map(Op::Delete),
-        Some(Request::RequestTxn(request)) => checked_txn(request, max_ops, limits).map(Op::Txn),
+        Some(Request::RequestTxn(request)) => checked_txn(request, max_ops, limits, copied).map(Op::Txn),
         None => Err(Error::KeyNotFound),
     }
 }
 
-fn compare(request: &pb::Compare) -> Compare {
+fn compare(request: &pb::Compare, copied: &mut CopiedKey) -> Compare {
     let union = request.target_union.as_ref();
     let target = match request.target {
         0 => CompareTarget::Version(match union {
@@ -218,7 +239,7 @@ fn compare(request: &pb::Compare) -> Compare {
         _ => CompareResult::Unknown,
     };
     Compare {
-        span: span(&request.key, &request.range_end),
+        span: copied.span(&request.key, &request.range_end),
         target,
         result,
     }
@@ -323,6 +344,32 @@ fn span(key: &Bytes, end: &Bytes) -> Span {
         key: own(key),
         end: own(end),
     }
+}
+
+/// The key of a txn that was copied last. Its compares and ranges, which end with the request, share the copy if they are of the same key, as
+/// they mostly are. A deletion has a copy of its own: it stays in memory, and must not keep the value of a put with it.
+#[derive(Default)]
+struct CopiedKey(Bytes);
+
+impl CopiedKey {
+    fn span(&mut self, key: &Bytes, end: &Bytes) -> Span {
+        if self.0 != key {
+            self.0 = own(key);
+        }
+        Span {
+            key: self.0.clone(),
+            end: own(end),
+        }
+    }
+}
+
+/// Returns copies of a key and a value, which share one buffer: both stay in memory as long as their version does.
+fn own_pair(key: &Bytes, value: &Bytes) -> (Bytes, Bytes) {
+    let mut pair = BytesMut::with_capacity(key.len() + value.len());
+    pair.extend_from_slice(key);
+    pair.extend_from_slice(value);
+    let mut pair = pair.freeze();
+    (pair.split_to(key.len()), pair)
 }
 
 /// Returns a copy: a slice would keep the whole receive buffer of the connection in memory.
