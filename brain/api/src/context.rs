@@ -169,7 +169,8 @@ impl ApiContext {
             loop {
                 let answer = match attempts.leader().await? {
                     None => Q::answer(self, &request).await.map(Response::new),
-                    Some(leader) => attempts.ask(leader, &request, Q::ask).await,
+                    // Boxed: it is large, and would be a part of each request that is answered here.
+                    Some(leader) => Box::pin(attempts.ask(leader, &request, Q::ask)).await,
                 };
                 match answer {
                     Ok(answer) => return Ok(answer),

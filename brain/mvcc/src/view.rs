@@ -134,6 +134,16 @@ impl View {
             let kvs = if op.count_only { Vec::new() } else { kvs };
             return Ok(op.select(kvs, count));
         }
+        // Boxed, so that a get has no room for it.
+        Box::pin(self.span_charged(op, at, charged)).await
+    }
+
+    async fn span_charged(
+        &self,
+        op: &RangeOp,
+        at: Revision,
+        mut charged: RangeCharge<'_>,
+    ) -> Result<RangeResult, ViewError> {
         let indexed = self.count_in_index(&op.span, at).await;
         if op.count_only || indexed == Some(0) {
             let count = match indexed {

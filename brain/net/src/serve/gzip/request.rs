@@ -22,6 +22,16 @@ pub(in crate::serve) async fn inflate(
     if whole.first() != Some(&1) {
         return Ok((whole, None));
     }
+    // Boxed, for few requests are compressed, and each would have room for it.
+    Box::pin(inflate_all(encoding, whole, limit, account)).await
+}
+
+async fn inflate_all(
+    encoding: MessageEncoding,
+    whole: Bytes,
+    limit: usize,
+    account: &Account,
+) -> Result<(Bytes, Option<Charge>), InflateError> {
     encoding.check()?;
     let len = announced(&whole).ok_or_else(cut)?;
     check_len(len, limit)?;
