@@ -107,21 +107,24 @@ impl Hub {
     /// Revisions that are not newer than [`Hub::revision`] are skipped. If there is a gap, as when a member restarts from a later
     /// state, every watcher fetches the missing revisions from history.
     pub fn publish(&self, revisions: impl IntoIterator<Item = Arc<Committed>>) {
-        let mut evicted = Vec::new();
+        let (mut entries, mut evicted) = (Vec::new(), Vec::new());
         for committed in revisions {
             let revision = committed.revision;
             // A revision with more events than fit into the ring gets no entries: none of them would stay.
             let fits = committed.events.len() <= self.shared.options.ring_bytes / Entry::LEAST_WEIGHT;
-            let entries = fits.then(|| Entry::of(&committed).collect());
+            entries.clear();
+            if fits {
+                entries.extend(Entry::of(&committed));
+            }
             let mut ring = self.shared.ring.write().unwrap_or_else(PoisonError::into_inner);
             let newest = ring.through();
             if revision <= newest {
                 warn!(revision, newest, "published a revision to the watchers twice");
                 continue;
             }
-            match entries {
-                Some(entries) => ring.push(revision, entries, &mut evicted),
-                None => ring.skip_to(revision, &mut evicted),
+            match fits {
+                true => ring.push(revision, &mut entries, &mut evicted),
+                false => ring.skip_to(revision, &mut evicted),
             }
             drop(ring);
             evicted.clear(); // frees memory, without the lock

@@ -153,15 +153,15 @@ impl Ring {
         revision >= self.covers_from
     }
 
-    /// Appends a revision and moves evicted entries to `evicted`, for the caller to drop without holding a lock. A revision that
+    /// Appends a revision, emptying `entries`, and moves evicted entries to `evicted`, for the caller to drop without holding a lock. A revision that
     /// does not follow the newest one empties the ring: the revisions in between are unknown.
-    pub(super) fn push(&mut self, revision: Revision, entries: Vec<Arc<Entry>>, evicted: &mut Vec<Arc<Entry>>) {
+    pub(super) fn push(&mut self, revision: Revision, entries: &mut Vec<Arc<Entry>>, evicted: &mut Vec<Arc<Entry>>) {
         if revision != self.through + 1 {
             self.skip_to(revision - 1, evicted);
         }
         self.through = revision;
         self.bytes += entries.iter().map(|entry| entry.weight()).sum::<usize>();
-        self.entries.extend(entries);
+        self.entries.extend(entries.drain(..));
         while self.bytes > self.max_bytes {
             let Some(oldest) = self.entries.front().map(|entry| entry.revision()) else {
                 break;

@@ -3,7 +3,7 @@ use super::*;
 
 fn push(ring: &mut Ring, at: Revision, keys: &[&str], len: usize) -> usize {
     let mut evicted = Vec::new();
-    ring.push(at, Entry::of(&revision(at, keys, len)).collect(), &mut evicted);
+    ring.push(at, &mut Entry::of(&revision(at, keys, len)).collect(), &mut evicted);
     evicted.len()
 }
 
