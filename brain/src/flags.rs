@@ -11,6 +11,7 @@ use clap::error::ErrorKind;
 
 use line::Line;
 
+mod backup;
 mod bootstrap;
 mod command;
 mod config;
@@ -31,8 +32,8 @@ mod yaml;
 pub use bootstrap::{Bootstrap, BootstrapError};
 pub use command::program;
 pub use config::{
-    AutoCompaction, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, ImportCommand, LeaseOptions, Limits,
-    Quota, SnapshotCommand, Storage, Subcommand, TikvOptions,
+    AutoCompaction, BackupAction, BackupChoice, BackupCommand, Config, Dump, Dumped, ElectionLockKind, ElectionOptions,
+    ImportCommand, LeaseOptions, Limits, Quota, SnapshotCommand, Storage, Subcommand, TikvOptions,
 };
 pub use read::features;
 pub use table::{FLAGS, Flag, Group, Kind, Treatment};
@@ -104,6 +105,7 @@ fn subcommand<'a>(
         "wipe" => wipe::read(args)?,
         "debug" => debug::read(inner, args),
         "snapshot" => snapshot::read(inner, args)?,
+        "backup" => backup::read(inner, args, env)?,
         _ => import::read(args, env)?,
     };
     Ok((Some(subcommand), args))

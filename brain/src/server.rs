@@ -6,6 +6,7 @@ use crate::flags::{Storage, Subcommand};
 use run::Lifecycle;
 use telemetry::metrics::{Metrics, Registered};
 
+mod backup;
 mod check;
 mod claim;
 mod debug;
@@ -44,6 +45,7 @@ pub fn main() -> ExitCode {
             Some(Subcommand::Dump(dump)) => Box::pin(debug::run(&config, dump, life)).await,
             Some(Subcommand::Snapshot(command)) => Box::pin(snapshot::run(&config, command, life)).await,
             Some(Subcommand::Import(command)) => Box::pin(import::run(&config, command, life)).await,
+            Some(Subcommand::Backup(command)) => Box::pin(backup::run(&config, command, life)).await,
             None => match &config.storage {
                 Storage::Embedded => embedded::run(&config, life).await,
                 Storage::Tikv(options) => Box::pin(tikv::run(&config, options.clone(), life)).await,

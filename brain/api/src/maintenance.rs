@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status};
 
 use super::context::{ApiContext, PendingGuard, caller_of};
 use super::leader_request::LeaderRequest;
+use backup::snapshot::REVISION_METADATA;
 use cluster::forward::Role;
 use cluster::members::Members;
 use engine::rows::RowsError;
@@ -166,8 +167,10 @@ impl pb::maintenance_server::Maintenance for MaintenanceService {
     async fn snapshot(&self, request: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
         self.store.permit(&request, Auth::check_admin).await?;
         // As with etcd this member's state, whether it leads or not.
-        let stream = self.snapshots.open(&self.store, &super::kv::meter(&request)).await?;
-        Ok(Response::new(Box::pin(stream)))
+        let (revision, stream) = self.snapshots.open(&self.store, &super::kv::meter(&request)).await?;
+        let mut response = Response::new(Box::pin(stream) as Self::SnapshotStream);
+        response.metadata_mut().insert(REVISION_METADATA, revision.into());
+        Ok(response)
     }
 
     async fn move_leader(

@@ -6,7 +6,7 @@
 pub use backlog::{Backlog, collecting};
 pub use follow::{CopySummary, FinishCondition, copy};
 pub use source::{Password, SourceOptions};
-pub use source::{Source, SourceCompacted};
+pub use source::{SnapshotParts, Source, SourceCompacted, in_short, is_transient};
 
 pub mod backlog;
 pub mod bounded;

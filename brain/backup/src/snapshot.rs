@@ -28,6 +28,9 @@ mod spool;
 mod users;
 pub mod version_sum;
 
+/// The metadata of an answer to `Snapshot` that holds the revision, in decimal. Etcd sends none, and its messages have no field for it.
+pub const REVISION_METADATA: &str = "kubebrain-snapshot-revision";
+
 /// The reason why no snapshot could be written.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, value_parser};
 
 use super::read::storage::TIKV_STORE;
 use super::table::{FLAGS, Flag, Kind, Treatment};
-use super::{FlagError, debug, go_bool, import, snapshot, wipe};
+use super::{FlagError, backup, debug, go_bool, import, snapshot, wipe};
 
 /// Flags that locate a store which a subcommand creates, apart from [`TIKV_STORE`].
 pub(super) const STORE: [&str; 3] = ["data-dir", "storage", "initial-cluster-token"];
@@ -24,7 +24,13 @@ pub fn program() -> Command {
         .args_override_self(true)
         .args_conflicts_with_subcommands(true)
         .args(FLAGS.iter().map(arg))
-        .subcommands([wipe::command(), debug::command(), snapshot::command(), import::command()])
+        .subcommands([
+            wipe::command(),
+            debug::command(),
+            snapshot::command(),
+            import::command(),
+            backup::command(),
+        ])
         .after_help(
             "Each flag can also be set by a variable: --data-dir by ETCD_DATA_DIR. A flag wins over its variable. A file given by --config-file \
              replaces both. Subcommands take the flags that locate the store, and no variables.",

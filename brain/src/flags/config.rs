@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::bootstrap::Bootstrap;
 use api::auth::AuthOptions;
 use backup::import::SourceOptions;
+use backup_repository::{BackupName, DestinationOptions, Retention};
 use cluster::discovery::SrvDiscovery;
 use etcd_types::url::Url;
 use net::http::BrowserPolicy;
@@ -29,6 +30,67 @@ pub enum Subcommand {
     Snapshot(SnapshotCommand),
     /// `kubebrain import`: copy another store.
     Import(Box<ImportCommand>),
+    /// `kubebrain backup`: make, read and delete backups.
+    Backup(Box<BackupCommand>),
+}
+
+/// The action of `kubebrain backup`, and where the backups are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackupCommand {
+    /// The object store or the directory.
+    pub destination: DestinationOptions,
+    /// The files of keys. The first one encrypts.
+    pub key_files: Vec<PathBuf>,
+    /// The action.
+    pub action: BackupAction,
+}
+
+/// An action on backups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackupAction {
+    /// Makes one of a running store.
+    Create(SourceOptions),
+    /// Lists all of them.
+    List {
+        /// True if the list is JSON.
+        json: bool,
+    },
+    /// Reads one, and compares all of it.
+    Verify(BackupChoice),
+    /// Makes a new store of one.
+    Restore {
+        /// The backup.
+        backup: BackupChoice,
+        /// As for a snapshot.
+        bump_revision: u64,
+    },
+    /// Writes the snapshot of one to a file.
+    Export {
+        /// The backup.
+        backup: BackupChoice,
+        /// The file, which must not exist.
+        file: PathBuf,
+    },
+    /// Deletes one.
+    Delete(BackupName),
+    /// Deletes parts that no manifest names.
+    DeleteOrphans,
+    /// Deletes those that a retention does not keep.
+    Prune {
+        /// Those that are kept.
+        retention: Retention,
+        /// True if nothing is deleted.
+        dry_run: bool,
+    },
+}
+
+/// The backup that is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackupChoice {
+    /// The newest one.
+    Latest,
+    /// The one with this name.
+    Named(BackupName),
 }
 
 /// The action of `kubebrain snapshot`.

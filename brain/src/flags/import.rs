@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::ArgMatches;
 use clap::builder::Command;
+use clap::{Arg, ArgMatches};
 
 use super::command::{STORE, check_store_is_named, is_set, option, store_flags, switch, value};
 use super::{FlagError, ImportCommand, Subcommand, duration};
@@ -27,33 +27,36 @@ kubebrain on the store when it has ended. It can be interrupted at any time; sta
 Flags locate the store, as for the server, but without defaults: --data-dir, or --storage tikv with --tikv-pd-endpoints and \
 --tikv-key-prefix. --initial-cluster-token must be that of the members. No variables but ETCDCTL_PASSWORD are read.";
 
-pub(super) fn command() -> Command {
+/// Returns the flags that reach a running etcd, as etcdctl has them; that of its endpoints is named `endpoints`.
+pub(super) fn source_flags(endpoints: &'static str) -> [Arg; 7] {
     let ca = "PEM file of the CA of the source [default: the CAs that this system trusts]";
     let user = "the user, who needs the role root if the source has auth enabled";
     let password = "the user's password; without it, the variable ETCDCTL_PASSWORD is read";
+    let urls = "the source's client URLs, separated by commas";
+    [
+        option(endpoints, "URLS", urls).required(true),
+        option("cacert", "FILE", ca),
+        option(
+            "cert",
+            "FILE",
+            "PEM file of the client certificate that is presented to the source",
+        ),
+        option("key", "FILE", "PEM file of the key of --cert"),
+        option("user", "NAME[:PASSWORD]", user),
+        option("password", "PASSWORD", password),
+        option("dial-timeout", "DURATION", "the timeout of a connection attempt")
+            .default_value("2s")
+            .value_parser(dial_timeout),
+    ]
+}
+
+pub(super) fn command() -> Command {
     let until = "follow the source to this revision and finish there, even if the source has a newer one";
     Command::new("import")
         .about("Copies a running etcd or kubebrain into a new store, and follows it until its clients move to the copy")
         .after_help(NOTES)
+        .args(source_flags("from-endpoints"))
         .args([
-            option(
-                "from-endpoints",
-                "URLS",
-                "the source's client URLs, separated by commas",
-            )
-            .required(true),
-            option("cacert", "FILE", ca),
-            option(
-                "cert",
-                "FILE",
-                "PEM file of the client certificate that is presented to the source",
-            ),
-            option("key", "FILE", "PEM file of the key of --cert"),
-            option("user", "NAME[:PASSWORD]", user),
-            option("password", "PASSWORD", password),
-            option("dial-timeout", "DURATION", "the timeout of a connection attempt")
-                .default_value("2s")
-                .value_parser(dial_timeout),
             switch("follow", "follow the source until SIGUSR1, then finish"),
             option("until-revision", "N", until).value_parser(revision),
             switch(
@@ -64,7 +67,12 @@ pub(super) fn command() -> Command {
         .args(store_flags(&STORE))
 }
 
-pub(super) fn read(args: &ArgMatches, env: &[(OsString, OsString)]) -> Result<Subcommand, FlagError> {
+/// Reads [`source_flags`].
+pub(super) fn source(
+    endpoints: &str,
+    args: &ArgMatches,
+    env: &[(OsString, OsString)],
+) -> Result<SourceOptions, FlagError> {
     let text = |name| value::<String>(args, name);
     let tls = TlsOptions {
         pair: match (text("cert"), text("key")) {
@@ -77,17 +85,21 @@ pub(super) fn read(args: &ArgMatches, env: &[(OsString, OsString)]) -> Result<Su
         ..TlsOptions::default()
     };
     let has_tls = tls.pair.is_some() || tls.trusted_ca.is_some();
-    let endpoints = endpoints_of(&text("from-endpoints").unwrap_or_default(), has_tls)
-        .map_err(|what| FlagError(format!("--from-endpoints is not valid: {what}")))?;
+    let urls = endpoints_of(&text(endpoints).unwrap_or_default(), has_tls)
+        .map_err(|what| FlagError(format!("--{endpoints} is not valid: {what}")))?;
     let variable = env.iter().find(|(variable, _)| variable == PASSWORD);
     let variable = variable.map(|(_, value)| value.to_string_lossy().into_owned());
+    Ok(SourceOptions {
+        endpoints: urls,
+        tls,
+        user: user(text("user").as_deref(), text("password").as_deref(), variable)?,
+        dial_timeout: value(args, "dial-timeout").unwrap_or_default(),
+    })
+}
+
+pub(super) fn read(args: &ArgMatches, env: &[(OsString, OsString)]) -> Result<Subcommand, FlagError> {
     let command = ImportCommand {
-        source: SourceOptions {
-            endpoints,
-            tls,
-            user: user(text("user").as_deref(), text("password").as_deref(), variable)?,
-            dial_timeout: value(args, "dial-timeout").unwrap_or_default(),
-        },
+        source: source("from-endpoints", args, env)?,
         follows: is_set(args, "follow"),
         until_revision: value(args, "until-revision"),
         restarts: is_set(args, "restart"),

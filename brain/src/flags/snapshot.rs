@@ -19,12 +19,30 @@ server starts on it before it is complete. It takes up to three times the size o
 Flags locate the store, as for the server, but without defaults: --data-dir, or --storage tikv with --tikv-pd-endpoints and \
 --tikv-key-prefix. --initial-cluster-token must be that of the members. No variables are read.";
 
-pub(super) fn command() -> Command {
-    let hash = "accept a file without a checksum at its end, as etcd's own member/snap/db, or with a wrong one";
+/// Returns the flags that make clients of the old store read a restored one again.
+pub(super) fn bump_flags() -> [Arg; 2] {
     let bump = "increase of the newest revision after the restore, so that clients that know later revisions of the old store find no revision \
                 twice";
     let mark = "make the newest revision after the restore the compacted one, so that watches from earlier revisions end and their clients list \
                 again; required with --bump-revision, and refused without it, as by `etcdutl snapshot restore`";
+    [
+        option("bump-revision", "N", bump).value_parser(value_parser!(u64)),
+        switch("mark-compacted", mark),
+    ]
+}
+
+/// Reads [`bump_flags`]: 0 if the revision stays.
+pub(super) fn bump_revision(args: &ArgMatches) -> Result<u64, FlagError> {
+    let bump = value(args, "bump-revision").unwrap_or_default();
+    // As in etcd, each of these flags needs the other.
+    if (bump > 0) != is_set(args, "mark-compacted") {
+        return Err(FlagError("--mark-compacted required if --bump-revision > 0".to_owned()));
+    }
+    Ok(bump)
+}
+
+pub(super) fn command() -> Command {
+    let hash = "accept a file without a checksum at its end, as etcd's own member/snap/db, or with a wrong one";
     let reading = |name: &'static str, about: &'static str| {
         let command = Command::new(name).about(about).arg(file("the snapshot"));
         command.arg(switch("skip-hash-check", hash))
@@ -39,8 +57,7 @@ pub(super) fn command() -> Command {
             reading("restore", "Creates a new store from a snapshot")
                 .visible_alias("import")
                 .after_help(RESTORE)
-                .arg(option("bump-revision", "N", bump).value_parser(value_parser!(u64)))
-                .arg(switch("mark-compacted", mark))
+                .args(bump_flags())
                 .args(store_flags(&STORE)),
             save.arg(
                 Arg::new("rest")
@@ -59,15 +76,11 @@ pub(super) fn read(action: &str, args: &ArgMatches) -> Result<Subcommand, FlagEr
     let command = SnapshotCommand {
         file: value(args, "FILE").unwrap_or_default(),
         skip_hash_check: is_set(args, "skip-hash-check"),
-        bump_revision: value(args, "bump-revision").unwrap_or_default(),
+        bump_revision: bump_revision(args)?,
         restores: action == "restore",
     };
     if command.restores {
         check_store_is_named("snapshot restore", args)?;
-    }
-    // As in etcd, each of these flags needs the other.
-    if (command.bump_revision > 0) != is_set(args, "mark-compacted") {
-        return Err(FlagError("--mark-compacted required if --bump-revision > 0".to_owned()));
     }
     Ok(Subcommand::Snapshot(command))
 }

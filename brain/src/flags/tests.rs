@@ -12,6 +12,7 @@ use super::*;
 use telemetry::slow_requests::SlowOptions;
 use tls::SelfSigned;
 
+mod backup;
 mod bootstrap;
 mod bounds;
 mod debug;

@@ -48,12 +48,14 @@ where
     }
 }
 
-/// Returns true if this is `kubebrain debug`, `kubebrain snapshot` or `kubebrain import`, which may run beside a member and must not overwrite that
+/// Returns true if this is `kubebrain debug`, `snapshot`, `import` or `backup`, which may run beside a member and must not overwrite that
 /// member's termination message.
 fn debugs() -> bool {
-    std::env::args_os()
-        .nth(1)
-        .is_some_and(|command| ["debug", "snapshot", "import"].iter().any(|name| command == *name))
+    std::env::args_os().nth(1).is_some_and(|command| {
+        ["debug", "snapshot", "import", "backup"]
+            .iter()
+            .any(|name| command == *name)
+    })
 }
 
 /// Ends, and writes the reason to the file that Kubernetes reads.

@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use crate::data_dir::{self, Identity, RestoringDir, RestoringFrom};
 use crate::flags::{Config, SnapshotCommand, Storage, TikvOptions};
+use crate::server::backup::BackupReader;
 use crate::server::claim::{IMPORTER_REGISTER, PrefixClaim};
 use crate::server::embedded;
 use crate::server::import::IMPORTING_REGISTER;
@@ -34,7 +35,14 @@ const RESTORE_SPACE_FACTOR: u64 = 3;
 /// Runs the subcommand, and ends. A signal interrupts it.
 pub(crate) async fn run(config: &Config, command: &SnapshotCommand, mut life: Lifecycle) -> anyhow::Result<()> {
     let line = if command.restores {
-        Box::pin(make_store(config, command, &mut life)).await
+        let request = RestoreRequest {
+            input: RestoreInput::File {
+                path: &command.file,
+                skip_hash_check: command.skip_hash_check,
+            },
+            bump_revision: command.bump_revision,
+        };
+        Box::pin(make_store(config, &request, &mut life)).await
     } else {
         print_status(command, &life).await
     };
@@ -43,42 +51,86 @@ pub(crate) async fn run(config: &Config, command: &SnapshotCommand, mut life: Li
 }
 
 async fn print_status(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Result<String> {
-    let file = open(command, life).await?;
+    let file = open(&command.file, command.skip_hash_check, life).await?;
     let status = interruptible(life, move || Ok(file.status()?)).await;
     let status = status.with_context(|| format!("read {}", command.file.display()))?;
     Ok(status.to_string())
 }
 
-async fn make_store(config: &Config, command: &SnapshotCommand, life: &mut Lifecycle) -> anyhow::Result<String> {
+/// A new store that is wanted.
+pub(super) struct RestoreRequest<'a> {
+    pub(super) input: RestoreInput<'a>,
+    /// The number by which the newest revision is raised; 0 changes nothing.
+    pub(super) bump_revision: u64,
+}
+
+/// The snapshot that a new store is made of.
+pub(super) enum RestoreInput<'a> {
+    /// A file.
+    File { path: &'a Path, skip_hash_check: bool },
+    /// A backup, which is read into a temporary file below a directory.
+    Backup { reader: &'a BackupReader, dir: &'a Path },
+}
+
+impl RestoreInput<'_> {
+    /// Opens the snapshot and reads all of it, for its checksum.
+    async fn open(&self, life: &Lifecycle) -> anyhow::Result<SnapshotFile> {
+        match *self {
+            RestoreInput::File { path, skip_hash_check } => open(path, skip_hash_check, life).await,
+            RestoreInput::Backup { reader, dir } => {
+                let spool = Spool::new(dir);
+                tokio::select! {
+                biased;
+                () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
+                file = Box::pin(reader.read(&spool)) => file,
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for RestoreInput<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RestoreInput::File { path, .. } => path.display().fmt(f),
+            RestoreInput::Backup { reader, .. } => write!(f, "the backup {}", reader.manifest.name),
+        }
+    }
+}
+
+/// Makes a new store where the flags say. Returns a line that describes it.
+pub(super) async fn make_store(
+    config: &Config,
+    request: &RestoreRequest<'_>,
+    life: &mut Lifecycle,
+) -> anyhow::Result<String> {
     let restored = match &config.storage {
         Storage::Embedded => {
-            let source = open_and_hash(command, life).await?;
+            let source = open_and_hash(request, life).await?;
             into_directory(config, &source, life).await?
         }
-        Storage::Tikv(options) => into_tikv(config, options, command, life).await?,
+        Storage::Tikv(options) => into_tikv(config, options, request, life).await?,
     };
     Ok(describe(&restored))
 }
 
 /// Opens the snapshot, and returns the SHA-256 of its database as well.
-async fn open_and_hash(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Result<SnapshotSource> {
-    let file = open(command, life).await?;
+async fn open_and_hash(request: &RestoreRequest<'_>, life: &Lifecycle) -> anyhow::Result<SnapshotSource> {
+    let file = request.input.open(life).await?;
     let hashed = interruptible(life, move || Ok((file.digest()?, file))).await;
-    let (digest, file) = hashed.with_context(|| format!("read {}", command.file.display()))?;
+    let (digest, file) = hashed.with_context(|| format!("read {}", request.input))?;
     Ok(SnapshotSource {
         file,
         digest,
-        bump_revision: command.bump_revision,
+        bump_revision: request.bump_revision,
     })
 }
 
-/// Opens the snapshot and reads all of it, for its checksum.
-async fn open(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Result<SnapshotFile> {
-    let SnapshotCommand {
-        file, skip_hash_check, ..
-    } = command.clone();
+/// Opens a file and reads all of it, for its checksum.
+async fn open(path: &Path, skip_hash_check: bool, life: &Lifecycle) -> anyhow::Result<SnapshotFile> {
+    let file = path.to_owned();
     let opened = interruptible(life, move || Ok(SnapshotFile::open(&file, skip_hash_check)?)).await;
-    opened.with_context(|| format!("open {}", command.file.display()))
+    opened.with_context(|| format!("open {}", path.display()))
 }
 
 /// Does work that blocks a thread, until a signal comes.
@@ -279,7 +331,7 @@ struct PartialRestore {
 async fn into_tikv(
     config: &Config,
     options: &TikvOptions,
-    command: &SnapshotCommand,
+    request: &RestoreRequest<'_>,
     life: &mut Lifecycle,
 ) -> anyhow::Result<RestoreSummary> {
     let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT_DOUBLINGS)).await?;
@@ -292,7 +344,7 @@ async fn into_tikv(
     Err(anyhow::anyhow!("interrupted: if the restore has begun, the same command continues it"))
     }
     lost = claim.keep() => Err(lost),
-    restored = Box::pin(into_prefix(&tikv, token, &claim, command, life)) => restored,
+    restored = Box::pin(into_prefix(&tikv, token, &claim, request, life)) => restored,
     };
     claim.end().await;
     restored
@@ -304,11 +356,11 @@ async fn into_prefix(
     tikv: &Tikv,
     token: &str,
     claim: &PrefixClaim<TikvRegister>,
-    command: &SnapshotCommand,
+    request: &RestoreRequest<'_>,
     life: &Lifecycle,
 ) -> anyhow::Result<RestoreSummary> {
     let found = claimed(tikv, token, claim).await?;
-    match open_and_hash(command, life).await {
+    match open_and_hash(request, life).await {
         Ok(source) => fill_prefix(tikv, token, &source, found).await,
         Err(error) => {
             if found.is_none()

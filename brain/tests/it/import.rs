@@ -41,7 +41,7 @@ async fn finished(mut copy: Process) -> String {
     said
 }
 
-async fn connect(url: &str) -> Channel {
+pub(crate) async fn connect(url: &str) -> Channel {
     Channel::from_shared(url.to_owned()).unwrap().connect().await.unwrap()
 }
 
@@ -56,7 +56,7 @@ async fn put(kv: &mut KvClient<Channel>, key: &str, n: u32, lease: i64) -> i64 {
 }
 
 /// Writes puts, deletions, txns and leases; returns the newest revision.
-async fn write(channel: &Channel, from: u32) -> i64 {
+pub(crate) async fn write(channel: &Channel, from: u32) -> i64 {
     let (mut kv, mut lease) = (KvClient::new(channel.clone()), LeaseClient::new(channel.clone()));
     let mut revision = 0;
     for n in from..from + 60 {
@@ -118,13 +118,13 @@ async fn write(channel: &Channel, from: u32) -> i64 {
 
 /// The content that clients can read: all keys at all revisions, leases and users.
 #[derive(Debug, PartialEq)]
-struct Content {
+pub(crate) struct Content {
     revisions: BTreeMap<i64, Option<Vec<mvccpb::KeyValue>>>,
     leases: BTreeMap<i64, (i64, Vec<bytes::Bytes>)>,
     users: Vec<String>,
 }
 
-async fn read(channel: &Channel, newest: i64) -> Content {
+pub(crate) async fn read(channel: &Channel, newest: i64) -> Content {
     let (mut kv, mut lease) = (KvClient::new(channel.clone()), LeaseClient::new(channel.clone()));
     let mut revisions = BTreeMap::new();
     for revision in 1..=newest {
@@ -184,7 +184,7 @@ async fn assert_equal(source: &Kubebrain, copy: &str, newest: i64) {
     assert_eq!(put(&mut client, "after", 1, 0).await, newest + 1);
 }
 
-async fn compact(channel: &Channel, revision: i64) {
+pub(crate) async fn compact(channel: &Channel, revision: i64) {
     let compact = pb::CompactionRequest {
         revision,
         physical: true,
@@ -192,7 +192,7 @@ async fn compact(channel: &Channel, revision: i64) {
     KvClient::new(channel.clone()).compact(compact).await.unwrap();
 }
 
-async fn add_user(channel: &Channel, name: &str) {
+pub(crate) async fn add_user(channel: &Channel, name: &str) {
     let user = pb::AuthUserAddRequest {
         name: name.to_owned(),
         password: "p".to_owned(),

@@ -6,6 +6,7 @@
 mod alarms;
 mod answers;
 mod auth;
+mod backup;
 mod canonical;
 mod collector;
 mod compaction_pace;

@@ -57,19 +57,26 @@ pub fn refusal(error: &io::Error) -> Option<&Error> {
     error.get_ref()?.downcast_ref()
 }
 
+/// Returns the TLS of connections to other members, over HTTP/2.
 pub(super) fn client(options: &TlsOptions, policy: &TlsPolicy) -> Result<ClientConfig, TlsError> {
+    let mut config = client_config(options, policy)?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+/// Returns the TLS of a client that names no protocol. Files are read now, which may block. Fails if one does not load.
+pub fn client_config(options: &TlsOptions, policy: &TlsPolicy) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(provider(policy)?);
     if options.self_signed.is_some() {
         let verifier = Arc::new(AnyServer(Arc::clone(&provider)));
-        return Ok(over_http2(builder(provider, policy, verifier)?.with_no_client_auth()));
+        return Ok(builder(provider, policy, verifier)?.with_no_client_auth());
     }
     let shown = ClientMaterial::read(options)?;
     let builder = builder(provider, policy, Arc::new(ServerVerifier(shown.accepted)))?;
-    let config = match shown.pair {
+    Ok(match shown.pair {
         Some(pair) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair))),
         None => builder.with_no_client_auth(),
-    };
-    Ok(over_http2(config))
+    })
 }
 
 fn builder(
@@ -81,9 +88,4 @@ fn builder(
         .with_protocol_versions(&versions(policy))
         .map_err(|error| TlsError(format!("no TLS version is left: {error}")))?;
     Ok(builder.dangerous().with_custom_certificate_verifier(verifier))
-}
-
-fn over_http2(mut config: ClientConfig) -> ClientConfig {
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    config
 }

@@ -160,7 +160,7 @@ fn system_roots() -> Result<TrustedRoots, TlsError> {
             why.join("; ")
         };
         return Err(TlsError(format!(
-            "this system trusts no CA, and --cacert is not set: {why}"
+            "this system trusts no CA, and no file of CAs is given: {why}"
         )));
     }
     Ok(roots)

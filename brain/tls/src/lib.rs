@@ -16,7 +16,7 @@ use tracing::warn;
 
 pub use certificate::key_algorithm;
 use certificate::{Validity, time};
-pub use dial::{dial, refusal};
+pub use dial::{client_config, dial, refusal};
 use files::TlsFiles;
 pub use io::Io;
 pub use keys::signing_key;

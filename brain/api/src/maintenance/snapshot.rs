@@ -20,6 +20,7 @@ use backup::snapshot::{SaveError, SavedSnapshot, SnapshotContents, Spool, save};
 use engine::rows::RowsError;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
+use etcd_types::types::Revision;
 use runtime::budget::Meter;
 
 /// Snapshots that are written and sent at a time; further ones are refused.
@@ -52,13 +53,19 @@ impl SnapshotSender {
         }
     }
 
-    /// Writes the state of the store as it is now, and returns it as a stream. Fails if too many clients take snapshots, if there is
-    /// no space, or if the store cannot be read.
+    /// Writes the state of the store as it is now, and returns its revision and a stream of it. Fails if too many clients take snapshots,
+    /// if there is no space, or if the store cannot be read.
     pub(super) async fn open(
         &self,
         store: &ApiContext,
         meter: &Meter,
-    ) -> Result<impl Stream<Item = Result<pb::SnapshotResponse, Status>> + use<>, Status> {
+    ) -> Result<
+        (
+            Revision,
+            impl Stream<Item = Result<pb::SnapshotResponse, Status>> + use<>,
+        ),
+        Status,
+    > {
         let permit = self.files.clone().try_acquire_owned();
         let permit = permit.map_err(|_| Error::TooManyRequests)?;
         let charge = meter.hold(READ_CHUNK_BYTES).map_err(|_| Error::TooManyRequests)?;
@@ -91,9 +98,11 @@ impl SnapshotSender {
             saved
         };
         let sent = store.metrics.disk.backend_snapshot.clone();
-        Ok(try_stream! {
+        let SavedSnapshot {
+            file, len, revision, ..
+        } = saved;
+        let stream = try_stream! {
         let _held = (permit, charge, sent.start_timer());
-        let SavedSnapshot { file, len, .. } = saved;
         let (mut sent, mut hasher) = (0, Sha256::new());
         while sent < len {
         let most = usize::try_from(len - sent).unwrap_or(usize::MAX).min(READ_CHUNK_BYTES);
@@ -106,7 +115,8 @@ impl SnapshotSender {
         }
         }
         yield message(0, Bytes::copy_from_slice(&hasher.finalize()));
-        })
+        };
+        Ok((revision, stream))
     }
 }
 

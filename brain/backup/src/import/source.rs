@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::bounded::{BoundedChannel, longest_message};
 use super::dial::dial;
-use crate::snapshot::{LeaseTime, SnapshotFile, Spool};
+use crate::snapshot::{LeaseTime, REVISION_METADATA, SnapshotFile, Spool};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::Revision;
@@ -106,6 +106,29 @@ pub(super) struct SourceConnection {
     token: Option<AsciiMetadataValue>,
     /// The longest answer that is accepted.
     longest: usize,
+}
+
+/// A snapshot that the source sends.
+pub struct SnapshotParts {
+    /// The revision of its content. Only kubebrain says it.
+    pub revision: Option<Revision>,
+    parts: Streaming<pb::SnapshotResponse>,
+}
+
+impl SnapshotParts {
+    /// Returns the next part; `None` at the end. A failure is a [`Status`] in one line.
+    pub async fn next(&mut self) -> Result<Option<pb::SnapshotResponse>, Status> {
+        next_part(&mut self.parts).await
+    }
+}
+
+async fn next_part(parts: &mut Streaming<pb::SnapshotResponse>) -> Result<Option<pb::SnapshotResponse>, Status> {
+    let part = tokio::time::timeout(SNAPSHOT_STALL_TIMEOUT, parts.message()).await;
+    part.unwrap_or_else(|_| Err(snapshot_stalled()))
+}
+
+fn snapshot_stalled() -> Status {
+    Status::unavailable(format!("received nothing for {SNAPSHOT_STALL_TIMEOUT:?}"))
 }
 
 /// A watch over all keys.
@@ -252,7 +275,7 @@ impl Source {
 
     /// Waits for a moment, and connects to the next endpoint. Fails if no endpoint has answered for long, or if one of another cluster
     /// answers.
-    pub(super) async fn reconnect(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
+    pub async fn reconnect(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
         let mut error = error;
         loop {
             let failing_since = *self.failing_since.get_or_insert_with(Instant::now);
@@ -349,18 +372,32 @@ impl Source {
         }
     }
 
-    async fn receive(&mut self, spool: &Spool) -> anyhow::Result<SnapshotFile> {
-        let stalled = || Status::unavailable(format!("received nothing for {SNAPSHOT_STALL_TIMEOUT:?}"));
+    /// Asks for a snapshot, which is received in parts. Fails if the source refuses it.
+    pub async fn snapshot_parts(&mut self) -> anyhow::Result<SnapshotParts> {
+        let parts = self.ask_for_snapshot().await?;
+        let revision = parts.metadata().get(REVISION_METADATA);
+        let revision = revision.and_then(|revision| revision.to_str().ok()?.parse().ok());
+        self.answered();
+        Ok(SnapshotParts {
+            revision,
+            parts: parts.into_inner(),
+        })
+    }
+
+    async fn ask_for_snapshot(&self) -> Result<tonic::Response<Streaming<pb::SnapshotResponse>>, Status> {
         let mut client = self.connection.maintenance();
         // A member that loses its leader can still finish a snapshot.
         let asked = client.snapshot(self.connection.plain(pb::SnapshotRequest {}));
         let asked = tokio::time::timeout(SNAPSHOT_STALL_TIMEOUT, asked).await;
-        let mut parts = asked.unwrap_or_else(|_| Err(stalled()))?.into_inner();
+        asked.unwrap_or_else(|_| Err(snapshot_stalled()))
+    }
+
+    async fn receive(&mut self, spool: &Spool) -> anyhow::Result<SnapshotFile> {
+        let mut parts = self.ask_for_snapshot().await?.into_inner();
         let mut file = BufWriter::with_capacity(1 << 20, spool.file()?);
         let (mut received, mut log) = (0_u64, LogBackoff::every(PROGRESS_LOG_INTERVAL));
         loop {
-            let part = tokio::time::timeout(SNAPSHOT_STALL_TIMEOUT, parts.message()).await;
-            let Some(part) = part.unwrap_or_else(|_| Err(stalled()))? else {
+            let Some(part) = next_part(&mut parts).await? else {
                 break;
             };
             self.answered();
@@ -540,7 +577,7 @@ fn newest() -> pb::RangeRequest {
 }
 
 /// Returns an error of one line: the message, and its causes if the source did not send it.
-pub(super) fn in_short(status: Status) -> anyhow::Error {
+pub fn in_short(status: Status) -> anyhow::Error {
     let mut text = match status.message() {
         "" => status.code().to_string(),
         message => message.to_owned(),
@@ -558,7 +595,7 @@ pub(super) fn in_short(status: Status) -> anyhow::Error {
 
 /// Returns true if another attempt may succeed. Etcd's refusals have one of a few codes, apart from those of a member that is behind,
 /// and of a token that is older than a change of users.
-pub(super) fn is_transient(status: &Status) -> bool {
+pub fn is_transient(status: &Status) -> bool {
     let is_refused = matches!(
         status.code(),
         Code::InvalidArgument

@@ -9,6 +9,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use super::FileError;
+use super::restore::compacted;
 use super::schema::{self, VersionKey};
 use bbolt::{Reader, VisitedPart};
 use etcd_types::pb::mvccpb;
@@ -88,6 +89,14 @@ impl SnapshotFile {
     #[must_use]
     pub fn size(&self) -> u64 {
         self.len
+    }
+
+    /// Reads the whole database, and returns the revision that a store made of it has as well. Fails if it is damaged.
+    pub fn check(&self) -> anyhow::Result<(SnapshotStatus, Revision)> {
+        let status = self.status()?;
+        let compacted = compacted(&self.database()?)?;
+        let revision = status.revision.max(compacted).max(1);
+        Ok((status, revision))
     }
 
     /// Opens the database. Fails if it is none.

@@ -204,7 +204,7 @@ fn bumped(newest: Revision, bump: u64) -> anyhow::Result<Revision> {
 }
 
 /// Returns the revision up to which the snapshot is compacted, whether etcd has deleted all of that or not; 0 for none.
-fn compacted(database: &Reader<'_, File>) -> anyhow::Result<Revision> {
+pub(super) fn compacted(database: &Reader<'_, File>) -> anyhow::Result<Revision> {
     let mut newest = 0;
     for name in [schema::SCHEDULED_COMPACTION, schema::FINISHED_COMPACTION] {
         if let Some(revision) = database.get(schema::META, name)? {

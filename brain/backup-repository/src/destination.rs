@@ -1,0 +1,457 @@
+//! Destinations: a URL, and what is needed to reach it.
+//!
+//! | URL | where |
+//! |---|---|
+//! | `file:///directory` | a directory of this machine |
+//! | `s3://bucket/prefix` | S3, or a store with its protocol |
+//! | `gs://bucket/prefix` | Google Cloud Storage |
+//! | `az://container/prefix`, `azblob://…` | Azure Blob Storage |
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{Attribute, Attributes, ClientOptions, ObjectStore, RetryConfig};
+
+use http::HyperConnector;
+
+mod credentials;
+mod http;
+
+/// Attempts that the client of a store makes, within those that are logged.
+const CLIENT_RETRIES: usize = 2;
+
+/// The time in which it makes them.
+const CLIENT_RETRY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A destination, as flags give it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DestinationOptions {
+    pub url: String,
+    /// The URL of the service, instead of the provider's.
+    pub endpoint: Option<String>,
+    pub region: Option<String>,
+    /// PEM file of the CAs that the service is trusted by, instead of those of this system.
+    pub ca_file: Option<PathBuf>,
+    /// True if the bucket is in the path of a URL, not in its host; `None` if it is for an endpoint only.
+    pub path_style: Option<bool>,
+    /// The storage class, or the access tier, of objects.
+    pub storage_class: Option<String>,
+    /// The way in which S3 encrypts objects.
+    pub server_side_encryption: Option<String>,
+    /// The key of the provider's key service that it encrypts them with.
+    pub kms_key_id: Option<String>,
+    /// The provider's file of credentials.
+    pub credentials_file: Option<PathBuf>,
+    /// The provider's variables.
+    pub variables: Variables,
+}
+
+/// Variables of the environment, which may be secret.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Variables(Vec<(String, String)>);
+
+impl std::fmt::Debug for Variables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl Variables {
+    /// Keeps the variables of providers.
+    pub fn of(all: impl IntoIterator<Item = (String, String)>) -> Self {
+        let is_provider = |name: &str| {
+            ["AWS_", "GOOGLE_", "AZURE_"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+        };
+        let kept = all
+            .into_iter()
+            .filter(|(name, value)| is_provider(name) && !value.is_empty());
+        Self(kept.collect())
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0
+            .iter()
+            .find(|(found, _)| found == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// Returns the keys that a provider has for the variables; it has none for some.
+    fn keys<K: std::str::FromStr>(&self, prefix: &'static str) -> impl Iterator<Item = (K, String)> {
+        let of_provider = self.0.iter().filter(move |(name, _)| name.starts_with(prefix));
+        of_provider.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value.clone())))
+    }
+}
+
+/// The options do not describe a destination that can be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct DestinationError(pub(crate) String);
+
+/// Which kind of store it is, and where in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Location {
+    Directory(PathBuf),
+    S3 { bucket: String, prefix: Path },
+    Gcs { bucket: String, prefix: Path },
+    Azure { container: String, prefix: Path },
+}
+
+/// An opened destination.
+pub(crate) struct Destination {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) prefix: Path,
+    pub(crate) attributes: Attributes,
+    pub(crate) directory: Option<PathBuf>,
+}
+
+impl DestinationOptions {
+    /// Fails if the URL is none of a destination, or if an option has no effect there.
+    pub fn check(&self) -> Result<(), DestinationError> {
+        let location = self.location()?;
+        let given = [
+            ("--destination-endpoint", self.endpoint.is_some()),
+            ("--destination-ca-file", self.ca_file.is_some()),
+            ("--destination-credentials-file", self.credentials_file.is_some()),
+            ("--storage-class", self.storage_class.is_some()),
+            ("--destination-region", self.region.is_some()),
+            ("--destination-path-style", self.path_style.is_some()),
+            ("--server-side-encryption", self.server_side_encryption.is_some()),
+            ("--kms-key-id", self.kms_key_id.is_some()),
+        ];
+        let (scheme, idle) = match location {
+            Location::Directory(_) => ("file", &given[..]),
+            Location::S3 { .. } => ("s3", &given[..0]),
+            Location::Gcs { .. } => ("gs", &given[4..]),
+            // Its credentials are variables.
+            Location::Azure { .. } => {
+                if self.credentials_file.is_some() {
+                    return Err(no_effect("--destination-credentials-file", "az"));
+                }
+                ("az", &given[4..])
+            }
+        };
+        if let Some((flag, _)) = idle.iter().find(|(_, is_given)| *is_given) {
+            return Err(no_effect(flag, scheme));
+        }
+        if let Some(endpoint) = &self.endpoint
+            && !endpoint.starts_with("http://")
+            && !endpoint.starts_with("https://")
+        {
+            return Err(DestinationError(format!(
+                "--destination-endpoint {endpoint:?} is not a URL with the scheme http or https"
+            )));
+        }
+        if self.kms_key_id.is_some()
+            && !self
+                .server_side_encryption
+                .as_deref()
+                .is_some_and(|it| it.starts_with("aws:kms"))
+        {
+            return Err(DestinationError(
+                "--kms-key-id needs --server-side-encryption aws:kms or aws:kms:dsse".to_owned(),
+            ));
+        }
+        self.encryption_type().map(drop)
+    }
+
+    /// Creates the directory, if it is one.
+    pub fn prepare(&self) -> Result<(), DestinationError> {
+        match self.location()? {
+            Location::Directory(directory) => std::fs::create_dir_all(&directory)
+                .map_err(|error| DestinationError(format!("cannot create {}: {error}", directory.display()))),
+            _ => Ok(()),
+        }
+    }
+
+    fn location(&self) -> Result<Location, DestinationError> {
+        let url = &self.url;
+        let invalid = |why: &str| DestinationError(format!("the destination {url:?} {why}"));
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| invalid("is not a URL, such as s3://bucket/prefix or file:///directory"))?;
+        if scheme == "file" {
+            if !rest.starts_with('/') {
+                return Err(invalid("must name an absolute directory: file:///directory"));
+            }
+            return Ok(Location::Directory(rest.into()));
+        }
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let is_host = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        if bucket.is_empty() || !bucket.chars().all(is_host) {
+            return Err(invalid("must name a bucket, and nothing else, before its path"));
+        }
+        let prefix =
+            Path::parse(prefix.trim_matches('/')).map_err(|error| invalid(&format!("has a bad path: {error}")))?;
+        let bucket = bucket.to_owned();
+        match scheme {
+            "s3" => Ok(Location::S3 { bucket, prefix }),
+            "gs" => Ok(Location::Gcs { bucket, prefix }),
+            "az" | "azblob" => Ok(Location::Azure {
+                container: bucket,
+                prefix,
+            }),
+            _ => Err(invalid("has a scheme other than file, s3, gs, az and azblob")),
+        }
+    }
+
+    /// Returns the word of the client for the encryption on the server.
+    fn encryption_type(&self) -> Result<Option<&'static str>, DestinationError> {
+        match self.server_side_encryption.as_deref() {
+            None => Ok(None),
+            Some("AES256") => Ok(Some("AES256")),
+            Some("aws:kms") => Ok(Some("sse:kms")),
+            Some("aws:kms:dsse") => Ok(Some("sse:kms:dsse")),
+            Some(other) => Err(DestinationError(format!(
+                "--server-side-encryption must be AES256, aws:kms or aws:kms:dsse, not {other:?}"
+            ))),
+        }
+    }
+
+    fn client(&self, endpoint: Option<&str>) -> ClientOptions {
+        ClientOptions::new().with_allow_http(endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")))
+    }
+}
+
+fn no_effect(flag: &str, scheme: &str) -> DestinationError {
+    DestinationError(format!("{flag} has no effect for a destination {scheme}://"))
+}
+
+fn retries() -> RetryConfig {
+    RetryConfig {
+        max_retries: CLIENT_RETRIES,
+        retry_timeout: CLIENT_RETRY_TIMEOUT,
+        ..RetryConfig::default()
+    }
+}
+
+impl Destination {
+    pub(crate) fn open(options: &DestinationOptions) -> Result<Self, DestinationError> {
+        options.check()?;
+        let location = options.location()?;
+        let failed =
+            |error: object_store::Error| DestinationError(format!("the destination {:?}: {error}", options.url));
+        let mut attributes = Attributes::new();
+        if let Some(class) = &options.storage_class {
+            attributes.insert(Attribute::StorageClass, class.clone().into());
+        }
+        let (store, prefix): (Arc<dyn ObjectStore>, Path) = match location {
+            Location::Directory(directory) => {
+                let store = LocalFileSystem::new_with_prefix(&directory).map_err(failed)?;
+                return Ok(Self {
+                    store: Arc::new(store.with_automatic_cleanup(true).with_fsync(true)),
+                    prefix: Path::default(),
+                    attributes,
+                    directory: Some(directory),
+                });
+            }
+            Location::S3 { bucket, prefix } => {
+                let builder = s3(options, &bucket)?;
+                (Arc::new(builder.build().map_err(failed)?), prefix)
+            }
+            Location::Gcs { bucket, prefix } => {
+                let mut builder = GoogleCloudStorageBuilder::new();
+                for (key, value) in options.variables.keys::<GoogleConfigKey>("GOOGLE_") {
+                    builder = builder.with_config(key, value);
+                }
+                if let Some(file) = &options.credentials_file {
+                    builder = builder.with_application_credentials(file.display().to_string());
+                }
+                if let Some(endpoint) = &options.endpoint {
+                    builder = builder.with_config(GoogleConfigKey::BaseUrl, endpoint);
+                }
+                let builder = builder
+                    .with_bucket_name(bucket)
+                    .with_client_options(options.client(options.endpoint.as_deref()))
+                    .with_retry(retries())
+                    .with_http_connector(HyperConnector::new(options.ca_file.as_deref())?);
+                (Arc::new(builder.build().map_err(failed)?), prefix)
+            }
+            Location::Azure { container, prefix } => {
+                let mut builder = MicrosoftAzureBuilder::new();
+                for (key, value) in options.variables.keys::<AzureConfigKey>("AZURE_") {
+                    builder = builder.with_config(key, value);
+                }
+                if let Some(endpoint) = &options.endpoint {
+                    builder = builder.with_endpoint(endpoint.clone());
+                }
+                let builder = builder
+                    .with_container_name(container)
+                    .with_client_options(options.client(options.endpoint.as_deref()))
+                    .with_retry(retries())
+                    .with_http_connector(HyperConnector::new(options.ca_file.as_deref())?);
+                (Arc::new(builder.build().map_err(failed)?), prefix)
+            }
+        };
+        Ok(Self {
+            store,
+            prefix,
+            attributes,
+            directory: None,
+        })
+    }
+}
+
+fn s3(options: &DestinationOptions, bucket: &str) -> Result<AmazonS3Builder, DestinationError> {
+    let variables = &options.variables;
+    let mut builder = AmazonS3Builder::new();
+    for (key, value) in variables.keys::<AmazonS3ConfigKey>("AWS_") {
+        builder = builder.with_config(key, value);
+    }
+    let named = options.credentials_file.clone();
+    let shared = named.or_else(|| variables.get("AWS_SHARED_CREDENTIALS_FILE").map(PathBuf::from));
+    if let Some(file) = shared {
+        let profile = variables.get("AWS_PROFILE").unwrap_or("default");
+        let found = credentials::read(&file, profile)?;
+        builder = builder
+            .with_access_key_id(found.access_key_id)
+            .with_secret_access_key(found.secret_access_key);
+        if let Some(token) = found.session_token {
+            builder = builder.with_token(token);
+        }
+    }
+    if let Some(region) = &options.region {
+        builder = builder.with_region(region);
+    }
+    let endpoint = options
+        .endpoint
+        .as_deref()
+        .or_else(|| variables.get("AWS_ENDPOINT_URL"));
+    let path_style = options.path_style.unwrap_or(endpoint.is_some());
+    if let Some(endpoint) = endpoint {
+        let endpoint = endpoint.trim_end_matches('/');
+        builder = builder.with_endpoint(match endpoint.split_once("://") {
+            // The host is that of the bucket.
+            Some((scheme, host)) if !path_style => format!("{scheme}://{bucket}.{host}"),
+            _ => endpoint.to_owned(),
+        });
+    }
+    let encryption = [
+        ("aws_server_side_encryption", options.encryption_type()?),
+        ("aws_sse_kms_key_id", options.kms_key_id.as_deref()),
+    ];
+    for (key, value) in encryption {
+        let key: AmazonS3ConfigKey = key.parse().expect("the client has these keys");
+        builder = value
+            .into_iter()
+            .fold(builder, |builder, value| builder.with_config(key, value));
+    }
+    Ok(builder
+        .with_bucket_name(bucket)
+        .with_virtual_hosted_style_request(!path_style)
+        .with_client_options(options.client(endpoint))
+        .with_retry(retries())
+        .with_http_connector(HyperConnector::new(options.ca_file.as_deref())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(url: &str) -> DestinationOptions {
+        DestinationOptions {
+            url: url.to_owned(),
+            ..DestinationOptions::default()
+        }
+    }
+
+    #[test]
+    fn urls_name_a_store_and_a_place_in_it() {
+        let location = |url: &str| options(url).location().unwrap();
+        assert_eq!(location("file:///a/b c"), Location::Directory("/a/b c".into()));
+        let (bucket, prefix) = ("b".to_owned(), Path::from("p/q"));
+        for url in ["s3://b/p/q", "s3://b/p/q/"] {
+            let (bucket, prefix) = (bucket.clone(), prefix.clone());
+            assert_eq!(location(url), Location::S3 { bucket, prefix });
+        }
+        let root = Path::default();
+        for url in ["gs://b", "gs://b/"] {
+            let (bucket, prefix) = (bucket.clone(), root.clone());
+            assert_eq!(location(url), Location::Gcs { bucket, prefix });
+        }
+        for url in ["az://b/p/q", "azblob://b/p/q"] {
+            let (container, prefix) = (bucket.clone(), prefix.clone());
+            assert_eq!(location(url), Location::Azure { container, prefix });
+        }
+    }
+
+    #[test]
+    fn bad_urls_are_refused() {
+        for (url, why) in [
+            ("", "is not a URL"),
+            ("/backups", "is not a URL"),
+            ("file://backups", "must name an absolute directory"),
+            ("http://b/p", "has a scheme other than"),
+            ("s3://", "must name a bucket"),
+            ("s3:///p", "must name a bucket"),
+            ("s3://key:secret@b/p", "must name a bucket"),
+            ("s3://b/p//q", "has a bad path"),
+        ] {
+            let error = options(url).check().unwrap_err().to_string();
+            assert!(error.contains(why), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn options_without_effect_are_refused() {
+        type Change = fn(&mut DestinationOptions);
+        let changes: [(&str, &str, Change); 8] = [
+            ("endpoint", "file", |o| o.endpoint = Some("http://e".to_owned())),
+            ("ca-file", "file", |o| o.ca_file = Some("f".into())),
+            ("credentials-file", "file az", |o| o.credentials_file = Some("f".into())),
+            ("--storage-class", "file", |o| o.storage_class = Some("c".to_owned())),
+            ("region", "file gs az", |o| o.region = Some("r".to_owned())),
+            ("path-style", "file gs az", |o| o.path_style = Some(true)),
+            ("--server-side-encryption", "file gs az", |o| {
+                o.server_side_encryption = Some("AES256".to_owned());
+            }),
+            ("--kms-key-id", "file gs az", |o| {
+                o.server_side_encryption = Some("aws:kms".to_owned());
+                o.kms_key_id = Some("k".to_owned());
+            }),
+        ];
+        for (flag, idle, change) in changes {
+            for url in ["file:///d", "s3://b", "gs://b", "az://b"] {
+                let mut options = options(url);
+                change(&mut options);
+                let scheme = url.split(':').next().unwrap();
+                let refused = options.check().err().map(|error| error.to_string());
+                let is_idle = idle.split(' ').any(|idle| idle == scheme);
+                assert_eq!(refused.is_some(), is_idle, "{flag} with {url}: {refused:?}");
+            }
+        }
+        let mut options = options("s3://b");
+        options.kms_key_id = Some("k".to_owned());
+        assert!(options.check().unwrap_err().to_string().contains("--kms-key-id needs"));
+        options.server_side_encryption = Some("rot13".to_owned());
+        options.kms_key_id = None;
+        assert!(options.check().unwrap_err().to_string().contains("not \"rot13\""));
+        options.server_side_encryption = None;
+        options.endpoint = Some("minio:9000".to_owned());
+        assert!(
+            options
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("is not a URL with the scheme")
+        );
+    }
+
+    #[test]
+    fn variables_are_those_of_providers_and_are_not_printed() {
+        let all = [
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("HOME", "/root"),
+            ("AWS_REGION", ""),
+        ];
+        let variables = Variables::of(all.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(format!("{variables:?}"), r#"["AWS_SECRET_ACCESS_KEY"]"#);
+    }
+}

@@ -1,0 +1,136 @@
+//! The HTTP client of object stores: hyper, with this program's TLS.
+
+use std::error::Error as _;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector as TcpConnector;
+use hyper_util::rt::TokioExecutor;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpResponseBody,
+    HttpService,
+};
+use tls::{TlsOptions, TlsPolicy};
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use super::DestinationError;
+
+/// The timeout of a connection attempt, to one address.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time until an answer begins, which includes sending the request.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The time for which nothing of an answer may arrive.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+type Connections = Client<HttpsConnector<TcpConnector>, HttpRequestBody>;
+
+/// Makes clients, whose TLS trusts the CAs of a file or of this system.
+#[derive(Debug)]
+pub(super) struct HyperConnector {
+    connections: Connections,
+}
+
+impl HyperConnector {
+    /// Fails if the file has no CA, or if there is none and this system trusts none.
+    pub(super) fn new(ca_file: Option<&Path>) -> Result<Self, DestinationError> {
+        let options = TlsOptions {
+            trusted_ca: ca_file.map(Path::to_owned),
+            system_roots: ca_file.is_none(),
+            ..TlsOptions::default()
+        };
+        let config = tls::client_config(&options, &TlsPolicy::default());
+        let config = config.map_err(|error| DestinationError(error.to_string()))?;
+        let mut tcp = TcpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let https = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_tls_config(config)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
+        let connections = Client::builder(TokioExecutor::new()).build(https);
+        Ok(Self { connections })
+    }
+}
+
+impl HttpConnector for HyperConnector {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(HyperService(self.connections.clone())))
+    }
+}
+
+#[derive(Debug)]
+struct HyperService(Connections);
+
+#[async_trait]
+impl HttpService for HyperService {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let answer = timeout(ANSWER_TIMEOUT, self.0.request(request)).await;
+        let (head, body) = answer.map_err(stalled)?.map_err(failed)?.into_parts();
+        let body = TimedBody {
+            body,
+            stall: Box::pin(sleep(STALL_TIMEOUT)),
+        };
+        Ok(HttpResponse::from_parts(head, HttpResponseBody::new(body)))
+    }
+}
+
+/// The body of an answer, which fails when nothing of it arrives for long.
+struct TimedBody {
+    body: Incoming,
+    stall: Pin<Box<Sleep>>,
+}
+
+impl Body for TimedBody {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                self.stall.as_mut().reset(Instant::now() + STALL_TIMEOUT);
+                let failed = |error| HttpError::new(HttpErrorKind::Interrupted, error);
+                Poll::Ready(frame.map(|frame| frame.map_err(failed)))
+            }
+            Poll::Pending => {
+                ready!(self.stall.as_mut().poll(cx));
+                let stalled = io::Error::new(io::ErrorKind::TimedOut, "the answer does not continue");
+                Poll::Ready(Some(Err(HttpError::new(HttpErrorKind::Timeout, stalled))))
+            }
+        }
+    }
+}
+
+fn stalled(elapsed: Elapsed) -> HttpError {
+    HttpError::new(HttpErrorKind::Timeout, elapsed)
+}
+
+fn failed(error: hyper_util::client::legacy::Error) -> HttpError {
+    let kind = if error.is_connect() {
+        HttpErrorKind::Connect
+    } else {
+        HttpErrorKind::Request
+    };
+    // Its own text says only which step failed.
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text = format!("{text}: {source}");
+        cause = source.source();
+    }
+    HttpError::new(kind, io::Error::other(text))
+}

@@ -1,0 +1,331 @@
+//! A destination with its backups: lists and deletes them, and repeats requests that fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use futures::{StreamExt as _, TryStreamExt as _};
+use object_store::path::Path;
+use object_store::{Attributes, ObjectMeta, ObjectStore, ObjectStoreExt as _};
+use runtime::backoff::Backoff;
+use tracing::{info, warn};
+
+use crate::ObjectError;
+use crate::destination::{Destination, DestinationError, DestinationOptions};
+use crate::manifest::{BackupName, MANIFESTS, Manifest, PARTS};
+
+/// Attempts of each request, apart from those that the client of a store makes itself.
+const ATTEMPTS: u32 = 6;
+
+/// The pause before a request is repeated.
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(15));
+
+/// The age at which parts without a manifest are orphans: those of a backup that is being made are younger.
+const ORPHAN_AGE: Duration = Duration::from_secs(24 * 3_600);
+
+/// Manifests that are read at a time.
+const MANIFESTS_AT_A_TIME: usize = 8;
+
+/// The backups below a destination.
+#[derive(Debug, Clone)]
+pub struct Repository {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    prefix: Path,
+    /// Attributes of new objects, such as their storage class.
+    pub(crate) attributes: Attributes,
+    /// The directory that the objects are files of.
+    directory: Option<PathBuf>,
+    /// The pauses between attempts.
+    pauses: Backoff,
+}
+
+/// The parts that no manifest names, which were deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeletedOrphans {
+    pub objects: usize,
+    pub bytes: u64,
+}
+
+impl Repository {
+    /// Opens a destination, without a request. Fails if the options do not describe one.
+    pub fn open(options: &DestinationOptions) -> Result<Self, DestinationError> {
+        let Destination {
+            store,
+            prefix,
+            attributes,
+            directory,
+        } = Destination::open(options)?;
+        Ok(Self {
+            store,
+            prefix,
+            attributes,
+            directory,
+            pauses: RETRY_BACKOFF,
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn in_store(store: Arc<dyn ObjectStore>, prefix: &str) -> Self {
+        Self {
+            store,
+            prefix: prefix.into(),
+            attributes: Attributes::new(),
+            directory: None,
+            pauses: Backoff::new(Duration::from_millis(1), Duration::from_millis(1)),
+        }
+    }
+
+    /// Returns the path of an object.
+    pub(crate) fn path(&self, object: &str) -> Path {
+        Path::from_iter(self.prefix.parts().chain(Path::from(object).parts()))
+    }
+
+    /// Returns the names of all backups, the oldest one first.
+    pub async fn names(&self) -> Result<Vec<BackupName>, ObjectError> {
+        let found = self.list_folder(MANIFESTS).await?;
+        let names = found.iter().filter_map(|meta| meta.location.filename());
+        let names = names.filter_map(|file| file.strip_suffix(".json")?.parse().ok());
+        let mut names: Vec<BackupName> = names.collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Returns all backups, the oldest one first, with the reason why the manifest of one cannot be read.
+    pub async fn backups(&self) -> Result<Vec<(BackupName, Result<Manifest, ObjectError>)>, ObjectError> {
+        let names = self.names().await?;
+        let read = names.into_iter().map(|name| async move {
+            let manifest = self.manifest(&name).await;
+            (name, manifest)
+        });
+        Ok(futures::stream::iter(read)
+            .buffered(MANIFESTS_AT_A_TIME)
+            .collect()
+            .await)
+    }
+
+    /// Reads the manifest of a backup.
+    pub async fn manifest(&self, name: &BackupName) -> Result<Manifest, ObjectError> {
+        let object = name.manifest();
+        let path = self.path(&object);
+        let read = self.attempt(&object, async || self.store.get(&path).await?.bytes().await);
+        Manifest::decode(name, &read.await.map_err(ObjectError::or_missing)?)
+    }
+
+    /// Writes the manifest of a backup whose parts are stored.
+    pub(crate) async fn put_manifest(&self, manifest: &Manifest) -> Result<(), ObjectError> {
+        let object = manifest.name.manifest();
+        let (path, json) = (self.path(&object), bytes::Bytes::from(manifest.encode()));
+        self.attempt(&object, async || {
+            let options = self.attributes.clone().into();
+            self.store.put_opts(&path, json.clone().into(), options).await
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Deletes a backup: its manifest first, so that a part of it is no backup.
+    pub async fn delete(&self, name: &BackupName) -> Result<(), ObjectError> {
+        self.delete_objects(vec![name.manifest()]).await?;
+        self.sync_folder(MANIFESTS).await?;
+        let parts = self.list_folder(&name.parts()).await?;
+        self.delete_objects(parts.iter().map(|meta| self.object(meta)).collect())
+            .await
+    }
+
+    /// Deletes parts that no manifest names, and which are older than a day. Those of one backup are deleted together.
+    pub async fn delete_orphans(&self, now: DateTime<Utc>) -> Result<DeletedOrphans, ObjectError> {
+        let parts = self.list_folder(PARTS).await?;
+        let mut by_folder: BTreeMap<String, Vec<&ObjectMeta>> = BTreeMap::new();
+        for meta in &parts {
+            let object = self.object(meta);
+            let folder = object.rsplit_once('/').map_or("", |(folder, _)| folder);
+            by_folder.entry(folder.to_owned()).or_default().push(meta);
+        }
+        // Manifests are listed after parts: a backup that was completed between the two has one.
+        let names: BTreeMap<String, BackupName> = self
+            .names()
+            .await?
+            .into_iter()
+            .map(|name| (name.parts(), name))
+            .collect();
+        let mut deleted = DeletedOrphans::default();
+        for (folder, parts) in by_folder {
+            let newest = parts.iter().map(|meta| meta.last_modified).max();
+            if newest.is_some_and(|newest| (now - newest).to_std().unwrap_or_default() < ORPHAN_AGE) {
+                continue;
+            }
+            let named: BTreeSet<String> = match names.get(&folder) {
+                Some(name) => match self.manifest(name).await {
+                    Ok(manifest) => manifest.parts.into_iter().map(|part| part.object).collect(),
+                    Err(error) => {
+                        warn!(error = %error, "the parts of a backup are not deleted: its manifest cannot be read");
+                        continue;
+                    }
+                },
+                None => BTreeSet::new(),
+            };
+            let orphans = parts.iter().filter(|meta| !named.contains(&self.object(meta)));
+            let (orphans, sizes): (Vec<_>, Vec<_>) = orphans.map(|meta| (self.object(meta), meta.size)).unzip();
+            if orphans.is_empty() {
+                continue;
+            }
+            info!(folder, objects = orphans.len(), "deleting parts without a manifest");
+            deleted.objects += orphans.len();
+            deleted.bytes += sizes.iter().sum::<u64>();
+            self.delete_objects(orphans).await?;
+        }
+        self.delete_unfinished(now, &mut deleted).await?;
+        Ok(deleted)
+    }
+
+    /// Deletes objects. One that is gone already is no failure.
+    pub(crate) async fn delete_objects(&self, objects: Vec<String>) -> Result<(), ObjectError> {
+        for object in objects {
+            let path = self.path(&object);
+            let deleted = self.attempt(&object, async || self.store.delete(&path).await).await;
+            match deleted.map_err(ObjectError::or_missing) {
+                Ok(()) | Err(ObjectError::Missing { .. }) => {}
+                failed => return failed,
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the objects of a folder and of those in it.
+    pub(crate) async fn list_folder(&self, folder: &str) -> Result<Vec<ObjectMeta>, ObjectError> {
+        let path = self.path(folder);
+        self.attempt(folder, async || self.store.list(Some(&path)).try_collect().await)
+            .await
+    }
+
+    /// Returns the name of a listed object, below the destination.
+    pub(crate) fn object(&self, meta: &ObjectMeta) -> String {
+        let parts = meta.location.prefix_match(&self.prefix).into_iter().flatten();
+        Path::from_iter(parts).to_string()
+    }
+
+    /// Sends a request until it succeeds. Fails if it is refused, or if it has failed several times.
+    pub(crate) async fn attempt<T>(
+        &self,
+        object: &str,
+        mut request: impl AsyncFnMut() -> object_store::Result<T>,
+    ) -> Result<T, ObjectError> {
+        let mut retry = self.retry(object);
+        loop {
+            match request().await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => retry.pause(error).await?,
+            }
+        }
+    }
+
+    pub(crate) fn retry<'a>(&self, object: &'a str) -> Retry<'a> {
+        Retry {
+            object,
+            attempts: 1,
+            pauses: self.pauses.clone(),
+        }
+    }
+
+    /// Makes deletions in a folder durable, if the objects are files.
+    async fn sync_folder(&self, folder: &'static str) -> Result<(), ObjectError> {
+        let Some(directory) = self.directory.clone() else {
+            return Ok(());
+        };
+        self.blocking(folder, move || match File::open(directory.join(folder)) {
+            Ok(folder) => folder.sync_all(),
+            // Without a manifest there is no folder.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        })
+        .await
+    }
+
+    /// Deletes files that a killed process was writing: they have names that are no objects.
+    async fn delete_unfinished(&self, now: DateTime<Utc>, deleted: &mut DeletedOrphans) -> Result<(), ObjectError> {
+        let Some(directory) = self.directory.clone() else {
+            return Ok(());
+        };
+        let found = self.blocking(PARTS, move || {
+            let mut found = DeletedOrphans::default();
+            let folders = match fs::read_dir(directory.join(PARTS)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+                folders => folders?,
+            };
+            for folder in folders {
+                for file in fs::read_dir(folder?.path())? {
+                    let (file, now) = (file?, now);
+                    let meta = file.metadata()?;
+                    let age = now - DateTime::<Utc>::from(meta.modified()?);
+                    let is_unfinished = file.file_name().to_string_lossy().contains('#');
+                    if is_unfinished && age.to_std().unwrap_or_default() >= ORPHAN_AGE {
+                        fs::remove_file(file.path())?;
+                        found.objects += 1;
+                        found.bytes += meta.len();
+                    }
+                }
+            }
+            Ok(found)
+        });
+        let found = found.await?;
+        deleted.objects += found.objects;
+        deleted.bytes += found.bytes;
+        Ok(())
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        object: &str,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, ObjectError> {
+        let done = tokio::task::spawn_blocking(work).await.map_err(io::Error::other);
+        done.flatten().map_err(|error| ObjectError::Store {
+            object: object.to_owned(),
+            source: object_store::Error::Generic {
+                store: "file system",
+                source: Box::new(error),
+            },
+        })
+    }
+}
+
+/// Counts the attempts of a request, and waits between them.
+pub(crate) struct Retry<'a> {
+    object: &'a str,
+    attempts: u32,
+    pauses: Backoff,
+}
+
+impl Retry<'_> {
+    /// Begins again: there was progress.
+    pub(crate) fn reset(&mut self) {
+        self.attempts = 1;
+        self.pauses.reset();
+    }
+
+    /// Waits before the next attempt. Fails if another one would fail, too, or if there were enough.
+    pub(crate) async fn pause(&mut self, error: object_store::Error) -> Result<(), ObjectError> {
+        let object = self.object.to_owned();
+        if self.attempts >= ATTEMPTS || !is_transient(&error) {
+            return Err(ObjectError::Store { object, source: error });
+        }
+        self.attempts += 1;
+        let again_in = self.pauses.next_delay();
+        warn!(object, error = %error, ?again_in, "a request to the destination failed");
+        tokio::time::sleep(again_in).await;
+        Ok(())
+    }
+}
+
+/// Returns true if another attempt may succeed.
+fn is_transient(error: &object_store::Error) -> bool {
+    // Others have a variant of their own: missing rights, names that are refused, functions that are not supported.
+    matches!(
+        error,
+        object_store::Error::Generic { .. } | object_store::Error::JoinError { .. }
+    )
+}

@@ -1,0 +1,257 @@
+//! `kubebrain backup`: flags that reach the member are etcdctl's, those that locate a new store are the server's, and those of the
+//! destination are its own.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{Command, PossibleValuesParser};
+use clap::{Arg, ArgMatches, value_parser};
+
+use super::command::{LOG, STORE, check_store_is_named, flags, is_set, option, quiet, store_flags, switch, value};
+use super::import::{source, source_flags};
+use super::snapshot::{bump_flags, bump_revision};
+use super::{BackupAction, BackupChoice, BackupCommand, FlagError, Subcommand, duration};
+use backup_repository::{BackupName, DestinationOptions, Retention, Variables};
+
+/// The name that stands for the newest backup.
+const LATEST: &str = "latest";
+
+const NOTES: &str = "\
+A destination is file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix (also azblob://). Credentials are read \
+from the variables that the provider's own tools read (AWS_*, GOOGLE_*, AZURE_*), from --destination-credentials-file, or from the service \
+of the machine or pod. Several clusters may share a destination, but each should have its own.";
+
+const CREATE: &str = "\
+The member writes a snapshot and sends it, as for `etcdctl snapshot save`; its clients are served all the time. The snapshot is compressed, \
+split into parts of 64 MiB and stored as it arrives. Up to 320 MiB of it wait in $TMPDIR. The manifest is written last: an interrupted \
+backup is none, and `kubebrain backup delete --orphans` deletes its parts after a day. No variables but ETCDCTL_PASSWORD and those of the \
+provider are read.";
+
+const RESTORE: &str = "\
+The backup is read into an unnamed file next to the data directory, or in $TMPDIR for TiKV, and then restored as by `kubebrain snapshot \
+restore`: after an interruption or a crash the same command continues, and no server starts on the store before it is complete. It takes up \
+to four times the size of the snapshot on disk. --initial-cluster-token must be that of the members.";
+
+const VERIFY: &str = "\
+All parts are read into an unnamed file in $TMPDIR and compared with the manifest; then the snapshot in them with its own checksum, and its \
+content is read.";
+
+const PRUNE: &str = "\
+A backup stays if at least one of the rules keeps it. Days, weeks (ISO) and months are those of UTC, and only those that have backups count. \
+Ages count from the newest backup, so nothing expires while backups fail. Each cluster is counted separately. Backups whose manifest cannot \
+be read stay.";
+
+pub(super) fn command() -> Command {
+    let acts = |name: &'static str, about: &'static str| Command::new(name).about(about).args(destination_flags());
+    let reads =
+        |name, about| acts(name, about).arg(keys("FILES", "all keys that backups may have, separated by commas"));
+    let chosen = "the name of the backup, or `latest`";
+    let count = |name: &'static str, help: &'static str| option(name, "N", help).value_parser(value_parser!(usize));
+    Command::new("backup")
+        .about("Makes, lists, verifies, restores and deletes backups in an object store or a directory")
+        .after_help(NOTES)
+        .subcommand_required(true)
+        .subcommands([
+            acts("create", "Makes a backup of a running kubebrain")
+                .after_help(CREATE)
+                .args(object_flags())
+                .arg(keys("FILE", "encrypt the backup with the key in this file: 32 random bytes, as they are, in base64 or in hexadecimal"))
+                .args(source_flags("endpoints"))
+                .args(flags(&LOG)),
+            quiet(acts("list", "Lists the backups, the oldest one first").args(flags(&LOG))).arg(
+                option("output", "FORMAT", "the format of the list")
+                    .default_value("table")
+                    .value_parser(PossibleValuesParser::new(["table", "json"])),
+            ),
+            reads("verify", "Reads a backup and compares all of it with what was written")
+                .after_help(VERIFY)
+                .arg(name(chosen).default_value(LATEST))
+                .args(flags(&LOG)),
+            reads("restore", "Creates a new store from a backup")
+                .after_help(RESTORE)
+                .arg(name(chosen).required(true))
+                .args(bump_flags())
+                .args(store_flags(&STORE)),
+            reads("export", "Writes a backup to a file that `etcdutl snapshot restore` takes")
+                .arg(name(chosen).required(true))
+                .arg(
+                    Arg::new("FILE")
+                        .required(true)
+                        .value_parser(value_parser!(PathBuf))
+                        .help("the file, which must not exist"),
+                )
+                .args(flags(&LOG)),
+            acts("delete", "Deletes a backup, or parts that belong to none")
+                .arg(name("the name of the backup"))
+                .arg(switch("orphans", "delete parts that are older than a day and that no manifest names"))
+                .args(flags(&LOG)),
+            acts("prune", "Deletes the backups that no rule keeps")
+                .after_help(PRUNE)
+                .args([
+                    count("keep-last", "keep the newest N backups"),
+                    option("keep-within", "DURATION", "keep backups that are at most this much older than the newest one, such as 36h or 14d")
+                        .value_parser(days),
+                    count("keep-daily", "keep the newest backup of each of the last N days"),
+                    count("keep-weekly", "keep the newest backup of each of the last N weeks"),
+                    count("keep-monthly", "keep the newest backup of each of the last N months"),
+                    switch("dry-run", "print what would be deleted, and delete nothing"),
+                ])
+                .args(flags(&LOG)),
+        ])
+}
+
+fn name(help: &'static str) -> Arg {
+    Arg::new("NAME").help(help)
+}
+
+fn keys(value: &'static str, help: &'static str) -> Arg {
+    option("encryption-key-file", value, help)
+}
+
+fn destination_flags() -> [Arg; 6] {
+    let style = "put the bucket into the path of URLs, not into their host [default: true with an endpoint]";
+    let file = "file of credentials: that of AWS's tools, with the profile that AWS_PROFILE names, or Google's in JSON";
+    [
+        option("destination", "URL", "the place of the backups").required(true),
+        option(
+            "destination-endpoint",
+            "URL",
+            "the URL of the service, for one that is not the provider's own",
+        ),
+        option(
+            "destination-region",
+            "NAME",
+            "the region of the bucket, for S3 [default: AWS_REGION, or us-east-1]",
+        ),
+        option(
+            "destination-ca-file",
+            "FILE",
+            "PEM file of the CA of the service [default: the CAs that this system trusts]",
+        ),
+        switch("destination-path-style", style),
+        option("destination-credentials-file", "FILE", file),
+    ]
+}
+
+/// Returns the flags of new objects.
+fn object_flags() -> [Arg; 3] {
+    let encryption = "how S3 encrypts the objects: AES256, aws:kms or aws:kms:dsse [default: as the bucket says]";
+    [
+        option(
+            "storage-class",
+            "NAME",
+            "the storage class, or the access tier of Azure, of new objects",
+        ),
+        option("server-side-encryption", "NAME", encryption),
+        option("kms-key-id", "ID", "the key that aws:kms uses [default: AWS's own]"),
+    ]
+}
+
+pub(super) fn read(action: &str, args: &ArgMatches, env: &[(OsString, OsString)]) -> Result<Subcommand, FlagError> {
+    let destination = destination(args, env)?;
+    let files = value::<String>(args, "encryption-key-file").unwrap_or_default();
+    let key_files: Vec<PathBuf> = files
+        .split(',')
+        .filter(|file| !file.is_empty())
+        .map(PathBuf::from)
+        .collect();
+    let action = match action {
+        "create" => {
+            if key_files.len() > 1 {
+                return Err(FlagError(
+                    "a backup is encrypted with one key: --encryption-key-file names several".to_owned(),
+                ));
+            }
+            BackupAction::Create(source("endpoints", args, env)?)
+        }
+        "list" => BackupAction::List {
+            json: value::<String>(args, "output").is_some_and(|format| format == "json"),
+        },
+        "verify" => BackupAction::Verify(choice(args)?),
+        "restore" => {
+            check_store_is_named("backup restore", args)?;
+            BackupAction::Restore {
+                backup: choice(args)?,
+                bump_revision: bump_revision(args)?,
+            }
+        }
+        "export" => BackupAction::Export {
+            backup: choice(args)?,
+            file: value(args, "FILE").unwrap_or_default(),
+        },
+        "delete" => match (value::<String>(args, "NAME"), is_set(args, "orphans")) {
+            (Some(name), false) => BackupAction::Delete(parse(&name)?),
+            (None, true) => BackupAction::DeleteOrphans,
+            _ => return Err(FlagError("backup delete needs either <NAME> or --orphans".to_owned())),
+        },
+        _ => BackupAction::Prune {
+            retention: retention(args)?,
+            dry_run: is_set(args, "dry-run"),
+        },
+    };
+    Ok(Subcommand::Backup(Box::new(BackupCommand {
+        destination,
+        key_files,
+        action,
+    })))
+}
+
+fn destination(args: &ArgMatches, env: &[(OsString, OsString)]) -> Result<DestinationOptions, FlagError> {
+    let text = |name| value::<String>(args, name);
+    let variables = env.iter().filter_map(|(name, value)| {
+        let (name, value) = (name.to_str()?, value.to_str()?);
+        Some((name.to_owned(), value.to_owned()))
+    });
+    let options = DestinationOptions {
+        url: text("destination").unwrap_or_default(),
+        endpoint: text("destination-endpoint"),
+        region: text("destination-region"),
+        ca_file: text("destination-ca-file").map(Into::into),
+        path_style: value(args, "destination-path-style"),
+        storage_class: text("storage-class"),
+        server_side_encryption: text("server-side-encryption"),
+        kms_key_id: text("kms-key-id"),
+        credentials_file: text("destination-credentials-file").map(Into::into),
+        variables: Variables::of(variables),
+    };
+    options.check().map_err(|error| FlagError(error.to_string()))?;
+    Ok(options)
+}
+
+fn choice(args: &ArgMatches) -> Result<BackupChoice, FlagError> {
+    match value::<String>(args, "NAME").as_deref() {
+        None | Some(LATEST) => Ok(BackupChoice::Latest),
+        Some(name) => Ok(BackupChoice::Named(parse(name)?)),
+    }
+}
+
+fn parse(name: &str) -> Result<BackupName, FlagError> {
+    name.parse()
+        .map_err(|error: backup_repository::NotAName| FlagError(error.to_string()))
+}
+
+fn retention(args: &ArgMatches) -> Result<Retention, FlagError> {
+    let count = |name| value::<usize>(args, name).unwrap_or_default();
+    let retention = Retention {
+        last: count("keep-last"),
+        within: value(args, "keep-within"),
+        daily: count("keep-daily"),
+        weekly: count("keep-weekly"),
+        monthly: count("keep-monthly"),
+    };
+    if retention.is_empty() {
+        let text = "backup prune needs a rule that keeps something, such as --keep-last 7";
+        return Err(FlagError(text.to_owned()));
+    }
+    Ok(retention)
+}
+
+/// Parses a duration in Go's format, or a number of days.
+fn days(text: &str) -> Result<Duration, String> {
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
+    match days {
+        Some(days) => Ok(Duration::from_secs(u64::from(days) * 24 * 3_600)),
+        None => duration::parse(text),
+    }
+}

@@ -1,0 +1,353 @@
+//! `kubebrain backup`: makes, lists, verifies, restores, exports and deletes backups.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tracing::{info, warn};
+
+use crate::flags::{BackupAction, BackupChoice, BackupCommand, Config, Storage};
+use crate::server::run::Lifecycle;
+use crate::server::snapshot::{RestoreInput, RestoreRequest, make_store};
+use backup::import::{SnapshotParts, Source, SourceOptions, in_short, is_transient};
+use backup::snapshot::{SnapshotFile, Spool, SpoolFile};
+use backup_repository::{
+    BackupName, CreateOptions, EncryptionKey, Manifest, Repository, Retainable, Retention, SnapshotOrigin,
+};
+use list::{Format, describe_size};
+
+mod list;
+
+/// Attempts to receive a whole snapshot.
+const CREATE_ATTEMPTS: u32 = 5;
+
+/// Bytes that are written to disk at once.
+const WRITE_BUFFER_BYTES: usize = 1 << 20;
+
+/// Runs the subcommand, and ends. A signal interrupts it.
+pub(crate) async fn run(config: &Config, command: &BackupCommand, mut life: Lifecycle) -> anyhow::Result<()> {
+    let text = Box::pin(act(config, command, &mut life)).await;
+    life.end().await?;
+    io::stdout().write_all(text?.as_bytes()).context("print")
+}
+
+/// Returns the text to print.
+async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> anyhow::Result<String> {
+    let keys = keys(command)?;
+    if matches!(command.action, BackupAction::Create(_)) {
+        command.destination.prepare()?;
+    }
+    let repository = Repository::open(&command.destination)?;
+    let leave = life.leave.clone();
+    match &command.action {
+        BackupAction::Create(source) => {
+            let key = keys.into_iter().next();
+            unless(&leave, create(&repository, source, key)).await
+        }
+        BackupAction::List { json } => {
+            let format = if *json { Format::Json } else { Format::Table };
+            list::list(
+                &unless(&leave, async { Ok(repository.backups().await?) }).await?,
+                format,
+            )
+        }
+        BackupAction::Verify(backup) => {
+            let verify = async {
+                let reader = BackupReader::open(repository, backup, keys).await?;
+                reader.verify(&Spool::new(&std::env::temp_dir())).await
+            };
+            unless(&leave, verify).await
+        }
+        BackupAction::Restore { backup, bump_revision } => {
+            let reader = unless(&leave, BackupReader::open(repository, backup, keys)).await?;
+            restore(config, &reader, *bump_revision, life).await
+        }
+        BackupAction::Export { backup, file } => {
+            let export = async {
+                let reader = BackupReader::open(repository, backup, keys).await?;
+                reader.export(file).await
+            };
+            unless(&leave, export).await
+        }
+        BackupAction::Delete(name) => unless(&leave, delete(&repository, name)).await,
+        BackupAction::DeleteOrphans => {
+            let now = chrono::Utc::now();
+            let deleted = unless(&leave, async { Ok(repository.delete_orphans(now).await?) }).await?;
+            let size = describe_size(deleted.bytes);
+            Ok(format!(
+                "deleted {} objects without a backup, {size}\n",
+                deleted.objects
+            ))
+        }
+        BackupAction::Prune { retention, dry_run } => unless(&leave, prune(&repository, retention, *dry_run)).await,
+    }
+}
+
+/// Does something until a signal comes.
+async fn unless<T>(leave: &CancellationToken, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::select! {
+        biased;
+        () = leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
+        done = Box::pin(work) => done,
+    }
+}
+
+async fn delete(repository: &Repository, name: &BackupName) -> anyhow::Result<String> {
+    ensure!(
+        repository.names().await?.contains(name),
+        "there is no backup {name}: see `kubebrain backup list`"
+    );
+    repository.delete(name).await?;
+    Ok(format!("deleted {name}\n"))
+}
+
+fn keys(command: &BackupCommand) -> anyhow::Result<Vec<EncryptionKey>> {
+    command.key_files.iter().map(|file| EncryptionKey::read(file)).collect()
+}
+
+/// Makes a backup. If the member fails while it sends the snapshot, another one is asked for another snapshot.
+async fn create(
+    repository: &Repository,
+    options: &SourceOptions,
+    key: Option<EncryptionKey>,
+) -> anyhow::Result<String> {
+    let mut source = Source::open(options.clone()).await?;
+    let options = CreateOptions::new(key, Spool::new(&std::env::temp_dir()));
+    let mut attempts = 1;
+    loop {
+        let failed = match create_once(repository, &mut source, &options).await {
+            Ok(manifest) => {
+                let (stored, size) = (
+                    describe_size(manifest.stored_bytes()),
+                    describe_size(manifest.snapshot.bytes),
+                );
+                let Manifest {
+                    name, revision, parts, ..
+                } = &manifest;
+                let parts = parts.len();
+                return Ok(format!(
+                    "created {name}: revision {revision}, a snapshot of {size}, stored as {stored} in {parts} parts\n"
+                ));
+            }
+            Err(error) => error.downcast::<Status>()?,
+        };
+        let error = in_short(failed.clone()).context("receive a snapshot of the member");
+        if attempts == CREATE_ATTEMPTS || !is_transient(&failed) {
+            return Err(error);
+        }
+        attempts += 1;
+        source.reconnect(error).await?;
+    }
+}
+
+/// The error is a [`Status`] if the member failed.
+async fn create_once(
+    repository: &Repository,
+    source: &mut Source,
+    options: &CreateOptions,
+) -> anyhow::Result<Manifest> {
+    let time = chrono::Utc::now();
+    let mut parts = source.snapshot_parts().await?;
+    let revision = parts.revision.context(
+        "the member does not say which revision it sends: it is an etcd, or a kubebrain before 0.3. `etcdctl snapshot save` makes a file of it",
+    )?;
+    let first = parts.next().await?.unwrap_or_default();
+    let origin = SnapshotOrigin {
+        cluster_id: source.cluster_id(),
+        revision,
+        version: first.version,
+        time,
+    };
+    let rest = futures::stream::try_unfold(parts, async |mut parts: SnapshotParts| {
+        let next = parts.next().await?;
+        anyhow::Ok(next.map(|next| (next.blob, parts)))
+    });
+    let first = futures::stream::once(std::future::ready(anyhow::Ok::<Bytes>(first.blob)));
+    let snapshot = futures::StreamExt::chain(first, rest);
+    Box::pin(repository.create(origin, snapshot, options)).await
+}
+
+/// Deletes what the retention does not keep, the oldest one first.
+async fn prune(repository: &Repository, retention: &Retention, dry_run: bool) -> anyhow::Result<String> {
+    let mut backups = Vec::new();
+    for (name, manifest) in repository.backups().await? {
+        match manifest {
+            Ok(manifest) => backups.push(Retainable {
+                time: name.time(),
+                name: name.to_string(),
+                cluster: manifest.cluster_id,
+            }),
+            Err(error) => warn!(
+                error = &error as &dyn std::error::Error,
+                "keeping a backup that cannot be read"
+            ),
+        }
+    }
+    let kept = retention.apply(&backups);
+    let mut text = String::new();
+    for backup in &backups {
+        let name = &backup.name;
+        let rules = kept.get(name.as_str()).into_iter().flatten();
+        let rules: Vec<_> = rules.map(|rule| rule.as_str()).collect();
+        if !rules.is_empty() {
+            text.push_str(&format!("kept {name}: {}\n", rules.join(", ")));
+        } else if dry_run {
+            text.push_str(&format!("would delete {name}\n"));
+        } else {
+            repository.delete(&name.parse()?).await?;
+            info!(name, "deleted a backup");
+            text.push_str(&format!("deleted {name}\n"));
+        }
+    }
+    Ok(text)
+}
+
+async fn restore(
+    config: &Config,
+    reader: &BackupReader,
+    bump_revision: u64,
+    life: &mut Lifecycle,
+) -> anyhow::Result<String> {
+    let dir = match &config.storage {
+        Storage::Embedded => existing(&config.data_dir),
+        Storage::Tikv(_) => std::env::temp_dir(),
+    };
+    let request = RestoreRequest {
+        input: RestoreInput::Backup { reader, dir: &dir },
+        bump_revision,
+    };
+    let restored = make_store(config, &request, life).await?;
+    Ok(format!("{restored}\n"))
+}
+
+/// Returns the directory, or the nearest one above it that exists.
+fn existing(dir: &Path) -> PathBuf {
+    let found = dir.ancestors().find(|dir| dir.is_dir());
+    found.map_or_else(|| PathBuf::from("."), Path::to_owned)
+}
+
+/// A backup that is read.
+pub(super) struct BackupReader {
+    repository: Repository,
+    pub(super) manifest: Manifest,
+    keys: Vec<EncryptionKey>,
+}
+
+impl BackupReader {
+    async fn open(repository: Repository, backup: &BackupChoice, keys: Vec<EncryptionKey>) -> anyhow::Result<Self> {
+        let manifest = match backup {
+            BackupChoice::Latest => latest(&repository).await?,
+            BackupChoice::Named(name) => repository.manifest(name).await?,
+        };
+        Ok(Self {
+            repository,
+            manifest,
+            keys,
+        })
+    }
+
+    /// Reads the snapshot into a temporary file, and compares it with its checksum.
+    pub(super) async fn read(&self, spool: &Spool) -> anyhow::Result<SnapshotFile> {
+        let name = &self.manifest.name;
+        info!(%name, bytes = self.manifest.snapshot.bytes, "reading a backup");
+        let out = BufWriter::with_capacity(WRITE_BUFFER_BYTES, spool.file()?);
+        let read = self.repository.read_snapshot(&self.manifest, &self.keys, out).await;
+        let out: BufWriter<SpoolFile> = read.with_context(|| format!("read the backup {name}"))?;
+        let file = out.into_inner()?.into_file();
+        let expected = self.manifest.snapshot.sha256.0;
+        let checked = tokio::task::spawn_blocking(move || {
+            let file = SnapshotFile::of(file, false)?;
+            let digest = file.digest()?;
+            ensure!(
+                digest == expected,
+                "its parts hold another snapshot than the manifest says"
+            );
+            anyhow::Ok(file)
+        });
+        checked.await?.with_context(|| format!("read the backup {name}"))
+    }
+
+    async fn verify(&self, spool: &Spool) -> anyhow::Result<String> {
+        let file = self.read(spool).await?;
+        let Manifest {
+            name, revision, parts, ..
+        } = &self.manifest;
+        let checked = tokio::task::spawn_blocking(move || file.check()).await?;
+        let (status, found) = checked.with_context(|| format!("read the snapshot of the backup {name}"))?;
+        ensure!(
+            found == *revision,
+            "the snapshot of the backup {name} is of revision {found}, expected {revision}"
+        );
+        let (parts, keys) = (parts.len(), status.total_keys);
+        Ok(format!(
+            "verified {name}: revision {revision}, {keys} keys, {parts} parts\n"
+        ))
+    }
+
+    async fn export(&self, path: &Path) -> anyhow::Result<String> {
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let dir = dir.unwrap_or(Path::new(".")).to_owned();
+        ensure!(!path.exists(), "{} exists already", path.display());
+        // It is checked before there is a file of this name.
+        let mut part = path.as_os_str().to_owned();
+        part.push(format!(".{:08x}.part", rand::random::<u32>()));
+        let part = PathBuf::from(part);
+        let created = OpenOptions::new().read(true).write(true).create_new(true).open(&part);
+        let file = created.with_context(|| format!("create {}", part.display()))?;
+        let unfinished = Unfinished(&part);
+        let read = self
+            .repository
+            .read_snapshot(&self.manifest, &self.keys, BufWriter::new(file));
+        let name = &self.manifest.name;
+        let file = read
+            .await
+            .with_context(|| format!("read the backup {name}"))?
+            .into_inner()?;
+        let checked = tokio::task::spawn_blocking(move || {
+            file.sync_all()?;
+            anyhow::Ok(SnapshotFile::of(file, false)?.size())
+        });
+        let bytes = checked.await?.with_context(|| format!("read the backup {name}"))?;
+        std::fs::rename(unfinished.0, path).with_context(|| format!("create {}", path.display()))?;
+        std::mem::forget(unfinished);
+        File::open(&dir)?.sync_all()?;
+        let (size, path) = (describe_size(bytes), path.display());
+        Ok(format!(
+            "exported {name} to {path}: revision {}, {size}\n",
+            self.manifest.revision
+        ))
+    }
+}
+
+/// A file that is deleted when this is dropped.
+struct Unfinished<'a>(&'a Path);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(self.0) {
+            warn!(%error, file = %self.0.display(), "could not delete an unfinished file");
+        }
+    }
+}
+
+/// Returns the newest backup. Fails if there is none, if it cannot be read, or if there are those of several clusters.
+async fn latest(repository: &Repository) -> anyhow::Result<Manifest> {
+    let mut newest: Option<Manifest> = None;
+    for (_, manifest) in repository.backups().await? {
+        let manifest = manifest.context("the latest backup is unknown: name one")?;
+        if let Some(other) = &newest {
+            ensure!(
+                other.cluster_id == manifest.cluster_id,
+                "the destination has backups of the clusters {} and {}: name one, see `kubebrain backup list`",
+                other.cluster_id,
+                manifest.cluster_id
+            );
+        }
+        newest = Some(manifest);
+    }
+    newest.context("the destination has no backup")
+}
