@@ -173,7 +173,16 @@ impl Flusher {
                 Ok(())
             }
             Err(error) => Err(error),
-            Ok(()) => Ok(self.rows.sync().await?),
+            Ok(()) => match self.rows.sync().await {
+                Err(error @ RowsError::Full(_)) => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "rows are incomplete: the next start reads the rest from the log"
+                    );
+                    Ok(())
+                }
+                synced => Ok(synced?),
+            },
         }
     }
 
@@ -368,9 +377,17 @@ impl Flusher {
         let mut last = None;
         let deleted = self.manifest.deleted_up_to;
         let mut ahead = EarlyBatches::default();
-        while !fill_batch(&immutable.memtable, immutable.compacted, deleted, &mut last, &mut batch) {
-            let full = std::mem::replace(&mut batch, self.batch());
-            self.write_ahead(full, &mut ahead).await?;
+        loop {
+            batch.begin_piece();
+            if fill_batch(&immutable.memtable, immutable.compacted, deleted, &mut last, &mut batch) {
+                break;
+            }
+            if batch.has_piece() {
+                tokio::task::yield_now().await;
+            } else {
+                let full = std::mem::replace(&mut batch, self.batch());
+                self.write_ahead(full, &mut ahead).await?;
+            }
         }
         // These may be ahead of the applied slot, too: a replay of the log over them sets each row to its last value.
         for (row, value) in immutable.state_rows.iter().cloned() {

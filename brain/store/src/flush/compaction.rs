@@ -23,7 +23,11 @@ use runtime::kill_points;
 const LOG_READ_BYTES: usize = 4 << 20;
 
 /// Bytes of log that are given up before a compaction that is under way has them destroyed. A slow one would keep all of them otherwise.
-const BYTES_PER_DESTROY: i64 = 16 << 20;
+/// Rows are synced for it, which costs local rows a table that may be small.
+const BYTES_PER_DESTROY: i64 = 64 << 20;
+
+/// Most rows that one step deletes: flushes and readers of the log have a turn between two steps.
+const MAX_DELETED_ROWS: usize = 1_000;
 
 /// Records of the log that are not needed any more.
 #[derive(Debug, Default, Clone, Copy)]
@@ -72,7 +76,7 @@ impl Flusher {
             }
         };
         let mut batch = self.batch();
-        let limit = self.pace.batch_limit.unwrap_or(usize::MAX);
+        let limit = self.pace.batch_limit.unwrap_or(MAX_DELETED_ROWS).min(MAX_DELETED_ROWS);
         batch.most.rows = batch.most.rows.min(limit);
         let (mut more, mut bytes) = (false, 0);
         loop {

@@ -9,12 +9,19 @@ use mvcc::keys;
 use mvcc::memtable::{Found, Memtable, Version};
 use mvcc::row::{KeyMeta, encode_index, encode_object, size_of};
 
+/// The part of a batch that is filled before other tasks get a turn: to encode rows takes time.
+const PIECE_ROWS: usize = 1_000;
+const PIECE_BYTES: usize = 1 << 20;
+
 /// Changes that are applied together.
 #[derive(Debug)]
 pub(super) struct WriteBatch {
     pub(super) changes: Vec<RowChange>,
     bytes: usize,
     pub(super) most: rows::StepSize,
+    /// Rows and bytes when the current piece was begun.
+    piece_rows: usize,
+    piece_bytes: usize,
 }
 
 impl WriteBatch {
@@ -24,7 +31,23 @@ impl WriteBatch {
             changes: Vec::new(),
             bytes: 0,
             most,
+            piece_rows: 0,
+            piece_bytes: 0,
         }
+    }
+
+    /// Begins another piece.
+    pub(super) fn begin_piece(&mut self) {
+        (self.piece_rows, self.piece_bytes) = (self.changes.len(), self.bytes);
+    }
+
+    /// Returns true if something was added since the piece was begun.
+    pub(super) fn has_piece(&self) -> bool {
+        self.changes.len() > self.piece_rows
+    }
+
+    fn is_piece_full(&self) -> bool {
+        self.changes.len() - self.piece_rows >= PIECE_ROWS || self.bytes - self.piece_bytes >= PIECE_BYTES
     }
 
     pub(super) fn push(&mut self, change: RowChange) {
@@ -46,7 +69,7 @@ impl WriteBatch {
 /// Bytes of the rows of a version beside its key, twice, and its value: at most, but for keys with many zeros.
 const VERSION_ROWS_OVERHEAD_BYTES: usize = 96;
 
-/// Adds rows of a memtable to a batch, after the version `last`; returns true if nothing is left. `last` also records whether the older
+/// Adds rows of a memtable to a batch, one piece of them, after the version `last`; returns true if nothing is left. `last` also records whether the older
 /// versions of its key are compacted: they need no rows. Nor do tombstones up to `deleted`, where compaction is done already: the memtable
 /// of a former follower may begin before the applied slot.
 pub(super) fn fill_batch(
@@ -62,7 +85,7 @@ pub(super) fn fill_batch(
     };
     for Found { key, revision, version } in versions {
         let value = version.value.as_ref().map_or(0, Bytes::len);
-        if !batch.has_room(2, 2 * key.len() + value + VERSION_ROWS_OVERHEAD_BYTES) {
+        if batch.is_piece_full() || !batch.has_room(2, 2 * key.len() + value + VERSION_ROWS_OVERHEAD_BYTES) {
             return false;
         }
         let covered = match last {
