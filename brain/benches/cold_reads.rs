@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use bytes::Bytes;
 use engine::rows::{Order, RowChange, Rows as _, Scan};
-use engine_local::rows::{FjallOptions, FjallRows};
+use engine_local::rows::{LsmOptions, LsmRows};
 use mvcc::keys::{index_key, index_range, object_key};
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::time::Instant;
@@ -32,8 +32,8 @@ fn bytes_read() -> anyhow::Result<u64> {
     Ok(line.context("/proc/self/io has no rchar")?.parse()?)
 }
 
-async fn fill(dir: &Path, options: FjallOptions, keys: u64) -> anyhow::Result<()> {
-    let rows = FjallRows::open(dir, options)?;
+async fn fill(dir: &Path, options: LsmOptions, keys: u64) -> anyhow::Result<()> {
+    let rows = LsmRows::open(dir, options)?;
     let mut rng = rand::rngs::StdRng::seed_from_u64(1);
     let mut fence: Option<Bytes> = None;
     let mut batch = Vec::new();
@@ -57,9 +57,9 @@ async fn fill(dir: &Path, options: FjallOptions, keys: u64) -> anyhow::Result<()
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let (keys, reads) = (from_env("KEYS", 1_000_000)?, from_env("READS", 100_000)?);
-    let options = FjallOptions {
+    let options = LsmOptions {
         cache_bytes: from_env("CACHE_MIB", 64)? << 20,
-        ..FjallOptions::default()
+        ..LsmOptions::default()
     };
     let root = tempfile::tempdir()?;
     let dir = root.path().join("rows");
@@ -67,7 +67,7 @@ async fn main() -> anyhow::Result<()> {
     fill(&dir, options.clone(), keys).await?;
     println!("{:>10.0} keys/s filled", keys as f64 / began.elapsed().as_secs_f64());
 
-    let rows = FjallRows::open(&dir, options.clone())?;
+    let rows = LsmRows::open(&dir, options.clone())?;
     let snapshot = rows.snapshot().await?;
     let mut rng = rand::rngs::StdRng::seed_from_u64(2);
     let (began, before) = (Instant::now(), bytes_read()?);
@@ -83,7 +83,7 @@ async fn main() -> anyhow::Result<()> {
     );
     drop((snapshot, rows));
 
-    let rows = FjallRows::open(&dir, options)?;
+    let rows = LsmRows::open(&dir, options)?;
     let snapshot = rows.snapshot().await?;
     let range = index_range(&[0], &[0]);
     let (mut from, mut listed) = (range.from, 0u64);

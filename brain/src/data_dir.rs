@@ -22,9 +22,9 @@ mod look;
 mod restoring;
 
 /// The newest layout of the directory that this program reads and writes.
-pub const DIR_FORMAT: u32 = 3;
+pub const DIR_FORMAT: u32 = 4;
 
-/// The oldest layout that this program reads: in older ones, `IDENTITY_FILE` does not name the log.
+/// The oldest layout that this program reads: in older ones, `IDENTITY_FILE` does not name the log. In this one, rows have journals.
 pub const OLDEST_DIR_FORMAT: u32 = 3;
 
 const IDENTITY_FILE: &str = "IDENTITY";
@@ -221,10 +221,29 @@ impl DataDir {
             }
             None => {}
         }
-        let identity = Identity {
+        self.replace(Identity {
             log: Some(id),
             ..self.identity
-        };
+        })
+    }
+
+    /// Stores durably that the directory has the newest layout, once it has. Earlier versions refuse it from now on.
+    pub fn raise_format(&mut self) -> Result<(), DataDirError> {
+        if self.identity.format == DIR_FORMAT {
+            return Ok(());
+        }
+        tracing::info!(
+            from = self.identity.format,
+            to = DIR_FORMAT,
+            "raised the format of the data directory: earlier versions refuse it"
+        );
+        self.replace(Identity {
+            format: DIR_FORMAT,
+            ..self.identity
+        })
+    }
+
+    fn replace(&mut self, identity: Identity) -> Result<(), DataDirError> {
         write(&self.path, &identity).map_err(|source| DataDirError::Io {
             path: self.path.clone(),
             action: "is not writable",

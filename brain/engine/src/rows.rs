@@ -211,8 +211,8 @@ pub enum RowsError {
 }
 
 impl StepSize {
-    /// The options that suit an engine that writes to local files.
-    pub const LOCAL: StepSize = StepSize {
+    /// An amount that suits rows in memory.
+    pub const IN_MEMORY: StepSize = StepSize {
         rows: 1_000,
         bytes: 1 << 20,
         at_once: 1,

@@ -141,6 +141,24 @@ fn an_older_format_is_refused() {
 }
 
 #[test]
+fn format_that_is_still_read_is_raised() {
+    let temp = TempDir::new().unwrap();
+    let former = Identity {
+        format: OLDEST_DIR_FORMAT,
+        ..FIRST
+    };
+    let mut dir = DataDir::open(temp.path(), || former).unwrap();
+    dir.raise_format().unwrap();
+    assert_eq!(*dir.identity(), FIRST);
+    drop(dir);
+    let mut dir = DataDir::open(temp.path(), never).unwrap();
+    assert_eq!(*dir.identity(), FIRST);
+    let before = contents(temp.path());
+    dir.raise_format().unwrap();
+    assert_eq!(contents(temp.path()), before);
+}
+
+#[test]
 fn loose_permissions_are_described_in_etcds_words() {
     let temp = TempDir::new().unwrap();
     fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o700)).unwrap();

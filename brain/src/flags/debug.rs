@@ -13,7 +13,7 @@ const NOTES: &str = "\
 Keys and values are printed with escapes, as \\x00. Flags locate the store, as for the server. No variables are read.
 
 A data directory is refused while a server holds it, and no server starts on it while it is read. Rows are read from a copy of their \
-journals in $TMPDIR, with links to their tables. On TiKV members may keep running: rows are read at one point in time, the log as it grows.";
+manifests in $TMPDIR, with links to their tables. On TiKV members may keep running: rows are read at one point in time, the log as it grows.";
 
 pub(super) fn command() -> Command {
     let dump = |name: &'static str, about: &'static str| {

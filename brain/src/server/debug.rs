@@ -51,7 +51,7 @@ async fn embedded<W: Write>(config: &Config, dump: &Dump, lines: &mut DumpLines<
     if let Some(cut) = rows.cut() {
         tracing::warn!(
             cut,
-            "the newest journal of the rows is truncated; the rest of it is not printed"
+            "the newest journal of the rows is not whole; its rest is not printed"
         );
     }
     print_rows(rows.snapshot(), dump, lines).await

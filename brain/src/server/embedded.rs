@@ -18,7 +18,7 @@ use engine::LogAndRows;
 use engine::cas_register::mem::MemRegister;
 use engine::log::{LogId, LogObserver, LogOrigin, Slot};
 use engine_local::log::FileLog;
-use engine_local::rows::FjallRows;
+use engine_local::rows::LsmRows;
 use net::http::member::{StorageInUse, StoredFormats};
 use runtime::own_thread::OwnThread;
 use telemetry::metrics::Metrics;
@@ -50,6 +50,8 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     let quota = quota(config);
     let LogAndRows { log, rows } = open(config, dir.path(), dir.identity().log, quota, &metrics).await?;
+    // Opening rows of an earlier format has converted them.
+    dir.raise_format()?;
     // Recorded before anything is acknowledged: from now on log and rows must both exist.
     if let Some(id) = log.id() {
         dir.set_log(id)?;
@@ -120,16 +122,16 @@ pub(crate) async fn open(
     let cache_bytes = config
         .embedded_cache_bytes
         .unwrap_or_else(|| sizing::BLOCK_CACHE.of_available() as u64);
-    let rows_options = engine_local::rows::FjallOptions {
+    let rows_options = engine_local::rows::LsmOptions {
         cache_bytes,
         memtable_bytes: disk_space::memtable_bytes(dir)?,
         quota_bytes: quota,
-        ..engine_local::rows::FjallOptions::default()
+        ..engine_local::rows::LsmOptions::default()
     };
     let log_dir = dir.join(LOG_DIR);
     let stored = FileLog::stored_watermark(&log_dir).context("open the log")?;
     let covers = |manifest| Ok(store::replica::check_reach(manifest, stored)?);
-    let rows = FjallRows::open_for(&dir.join(ROWS_DIR), rows_options, covers).context("open the rows")?;
+    let rows = LsmRows::open_for(&dir.join(ROWS_DIR), rows_options, covers).context("open the rows")?;
     let origin = store::replica::origin(&rows).await.context("open the rows")?;
     // New rows name no log yet.
     let named = log.map(|id| LogOrigin { id, last: Slot(0) });

@@ -510,14 +510,20 @@ fn leader_name(own: String, election_state: watch_channel::Receiver<ElectionStat
 
 /// Returns the bounds of the write path. Appends to another machine take longer: more of them are in flight.
 fn bounds(member: u64, lone: bool) -> SequencerOptions {
+    let memtable_bytes = sizing::MEMTABLES.of_available();
     SequencerOptions {
         member,
         in_flight: if lone { 2 } else { 7 },
         batch_requests: 2_048,
         batch_bytes: 4 << 20,
-        flush_bytes: 8 << 20,
+        // Local rows write what a flush brings to a table, which must not be small.
+        flush_bytes: if lone {
+            (16 << 20).min(memtable_bytes / 2)
+        } else {
+            8 << 20
+        },
         flush_interval: Duration::from_secs(10),
-        memtable_bytes: sizing::MEMTABLES.of_available(),
+        memtable_bytes,
         lease_bytes: sizing::LEASES.of_available(),
         compaction: CompactionPace::default(),
     }

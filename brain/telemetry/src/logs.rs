@@ -18,7 +18,7 @@ mod rotate;
 mod zap;
 
 /// Crates whose INFO lines are not logged; they log below WARN only at `debug`.
-const CHATTY_CRATES: &[&str] = &["hyper", "hyper_util", "tonic", "tower", "rustls", "fjall", "lsm_tree"];
+const CHATTY_CRATES: &[&str] = &["hyper", "hyper_util", "tonic", "tower", "rustls", "lsm_tree"];
 
 /// Sets the process's logger; call it once, before anything logs. `RUST_LOG` overrides the level. Fails if a file cannot be opened,
 /// or a logger is already set.

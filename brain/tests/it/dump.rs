@@ -225,11 +225,7 @@ async fn damage_is_named_with_the_file_of_the_store() {
     );
     fs::write(&segment, whole).unwrap();
 
-    let tables = fs::read_dir(dir.join("rows/keyspaces")).unwrap();
-    let current = tables
-        .map(|keyspace| keyspace.unwrap().path().join("current"))
-        .max()
-        .unwrap();
+    let current = dir.join("rows/tree/current");
     let whole = fs::read(&current).unwrap();
     fs::write(&current, b"nothing").unwrap();
     let refused = refusal(&on(&dir, &["dump-rows"]));

@@ -233,7 +233,7 @@ async fn stored_formats_of_all_versions_are_read_back_whole() {
 /// Compacted is what is older.
 const COMPACTED_REVISION: i64 = 8;
 
-/// Rows in tables and in a journal, a tail of the log that is not in rows, three epochs, a compaction, tombstones, keys with odd bytes
+/// Rows in tables of two starts, a tail of the log that is not in rows, three epochs, a compaction, tombstones, keys with odd bytes
 /// and leases.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "writes brain/tests/fixtures: see the README there"]
@@ -283,7 +283,7 @@ async fn write_the_fixture_of_the_format_that_is_written_now() {
         compact,
         put(b"large", &[b'x'; 5_000], 0),
     ];
-    let journal = vec![
+    let later = vec![
         put(b"a", b"4", 0),
         put(b"b", b"", -7),
         put(b"c", b"gone at the end", 0),
@@ -299,7 +299,7 @@ async fn write_the_fixture_of_the_format_that_is_written_now() {
     let missing = newest().into_iter().filter(|fixture| !fixture.exists());
     for fixture in missing {
         let has_users = fixture == newest()[1];
-        write(&fixture, [tables.clone(), journal.clone(), tail.clone()], has_users).await;
+        write(&fixture, [tables.clone(), later.clone(), tail.clone()], has_users).await;
     }
 }
 

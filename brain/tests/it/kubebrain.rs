@@ -192,28 +192,3 @@ async fn a_young_store_that_was_killed_knows_its_log() {
         "{refused}"
     );
 }
-
-#[tokio::test]
-async fn a_damaged_journal_that_the_log_does_not_cover_is_left_alone() {
-    let root = tempfile::tempdir().unwrap();
-    let dir = root.path().join("data");
-    put(&dir, 50).await;
-    let mut server = Kubebrain::start(&dir).await;
-    let compact = pb::CompactionRequest {
-        revision: 40,
-        physical: true,
-    };
-    server.client.call(Request::Compact(compact)).await.unwrap();
-    server.stop().await;
-    let journal = dir.join("rows/0.jnl");
-    let whole = fs::read(&journal).unwrap();
-    let mut damaged = whole.clone();
-    let at = damaged.windows(6).position(|window| window == b"key/20").unwrap();
-    damaged[at] ^= 1;
-    fs::write(&journal, &damaged).unwrap();
-    let refused = refusal(&dir).await;
-    assert!(refused.contains("0.jnl") && refused.contains("restore"), "{refused}");
-    assert!(fs::read(&journal).unwrap() == damaged, "the journal was changed");
-    fs::write(&journal, whole).unwrap();
-    put(&dir, 1).await;
-}

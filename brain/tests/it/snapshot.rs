@@ -21,7 +21,7 @@ use engine::log::{Log, MemLog};
 use engine::rows::Rows;
 use engine::rows::mem::MemRows;
 use engine_local::log::{FileLog, FileLogOptions};
-use engine_local::rows::{FjallOptions, FjallRows};
+use engine_local::rows::{LsmOptions, LsmRows};
 use etcd_types::pb::mvccpb;
 use etcd_types::types::Event;
 use pb::kv_server::Kv as _;
@@ -160,7 +160,7 @@ async fn restored_store_answers_as_the_saved_one_at_every_revision() {
         agrees(MemLog::new(), MemRows::new(), &file, &model).await;
         let dir = TempDir::new().unwrap();
         let log = FileLog::open(&dir.path().join("log"), FileLogOptions::default()).unwrap();
-        let rows = FjallRows::open(&dir.path().join("rows"), FjallOptions::default()).unwrap();
+        let rows = LsmRows::open(&dir.path().join("rows"), LsmOptions::default()).unwrap();
         agrees(log, rows, &file, &model).await;
     }
 }
@@ -189,7 +189,7 @@ async fn snapshot_taken_during_writes_is_of_one_revision() {
     let temp = TempDir::new().unwrap();
     let dir = TempDir::new().unwrap();
     let log = FileLog::open(&dir.path().join("log"), FileLogOptions::default()).unwrap();
-    let rows = FjallRows::open(&dir.path().join("rows"), FjallOptions::default()).unwrap();
+    let rows = LsmRows::open(&dir.path().join("rows"), LsmOptions::default()).unwrap();
     let engine = Engine::start(log, rows).await.unwrap();
     let stop = CancellationToken::new();
     let mut writers = JoinSet::new();

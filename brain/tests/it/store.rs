@@ -11,7 +11,7 @@ use engine::log::{Fault, Faulty, Log, MemLog};
 use engine::rows::mem::MemRows;
 use engine::rows::{RowChange, Rows, RowsError};
 use engine_local::log::{FileLog, FileLogOptions};
-use engine_local::rows::{FjallOptions, FjallRows};
+use engine_local::rows::{LsmOptions, LsmRows};
 use etcd_types::pb::etcdserverpb::kv_server::Kv as _;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
@@ -36,9 +36,9 @@ pub(crate) fn requests(default: usize) -> usize {
     std::env::var("REQUESTS").map_or(default, |text| text.parse().unwrap())
 }
 
-pub(crate) fn files(dir: &std::path::Path) -> (FileLog, FjallRows) {
+pub(crate) fn files(dir: &std::path::Path) -> (FileLog, LsmRows) {
     let log = FileLog::open(&dir.join("log"), FileLogOptions::default()).unwrap();
-    let rows = FjallRows::open(&dir.join("rows"), FjallOptions::default()).unwrap();
+    let rows = LsmRows::open(&dir.join("rows"), LsmOptions::default()).unwrap();
     (log, rows)
 }
 

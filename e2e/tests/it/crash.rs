@@ -29,7 +29,6 @@ async fn a_store_that_is_killed_loses_nothing_that_was_acknowledged() {
     // lines about a batch that was never acknowledged, and from the operator, if it runs, while its API server does not answer
     for text in [
         "truncated an incomplete, unacknowledged batch",
-        "truncated the newest journal of the rows",
         "a watch was interrupted",
         "no answer from the lock",
         "the lock of the election answers slowly",

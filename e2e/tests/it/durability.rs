@@ -29,7 +29,7 @@ const SEED_VARIABLE: &str = "KUBEBRAIN_SEED";
 const KILL_AT_VARIABLE: &str = "KUBEBRAIN_KILL_AT";
 
 /// Named points that are passed while clients write, and how often at most before the end.
-const KILL_POINTS: [(&str, u32); 17] = [
+const KILL_POINTS: [(&str, u32); 18] = [
     ("log-unwritten", 300),
     ("log-written", 300),
     ("log-synced", 300),
@@ -40,7 +40,8 @@ const KILL_POINTS: [(&str, u32); 17] = [
     ("batch-published", 300),
     ("rows-unwritten", 4),
     ("rows-written", 4),
-    ("journal-written", 4),
+    ("tables-written", 2),
+    ("tables-installed", 2),
     ("versions-deleted", 2),
     ("rows-synced", 2),
     ("watermark-raised", 2),
@@ -50,10 +51,11 @@ const KILL_POINTS: [(&str, u32); 17] = [
 ];
 
 /// Named points that are passed before the first start is over.
-const FIRST_START_KILL_POINTS: [&str; 8] = [
+const FIRST_START_KILL_POINTS: [&str; 9] = [
     "control-page:1",
     "control-page:2",
-    "journal-written:1",
+    "tables-written:1",
+    "tables-installed:1",
     "rows-made:1",
     "identity-written:1",
     // the log has its name there, and no record yet
@@ -68,9 +70,8 @@ const SIGKILL: i32 = 9;
 const LOAD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Messages that brains may log after such an end.
-const TORN_MESSAGES: [&str; 3] = [
+const TORN_MESSAGES: [&str; 2] = [
     "truncated an incomplete, unacknowledged batch",
-    "truncated the newest journal of the rows",
     "one of two pages is torn",
 ];
 

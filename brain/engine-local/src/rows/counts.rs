@@ -1,8 +1,9 @@
-//! The tables of a keyspace, as fjall has them.
+//! The tables of the tree, as lsm-tree has them.
 
-use fjall::{AbstractTree, Keyspace};
+use lsm_tree::AbstractTree as _;
 
 use super::shape::{Levels, TableRange};
+use super::tree::RowsTree;
 
 /// Bytes of tables that were merged and may stay.
 pub(super) const MAX_LEFT_OVER_BYTES: u64 = 8 << 20;
@@ -31,8 +32,8 @@ pub(super) struct LastLevelCounts {
 }
 
 impl TableCounts {
-    pub(super) fn of(keyspace: &Keyspace) -> Self {
-        let version = keyspace.tree.current_version();
+    pub(super) fn of(tree: &RowsTree) -> Self {
+        let version = tree.current_version();
         let mut counts = Self::default();
         for (at, level) in version.iter_levels().enumerate() {
             for table in level.iter().flat_map(|run| run.iter()) {
@@ -63,8 +64,8 @@ impl TableCounts {
 
 impl Levels {
     /// The tables as they are.
-    pub(super) fn of(keyspace: &Keyspace) -> Self {
-        let version = keyspace.tree.current_version();
+    pub(super) fn of(tree: &RowsTree) -> Self {
+        let version = tree.current_version();
         let mut levels = Self::default();
         for (at, tables) in levels.0.iter_mut().enumerate() {
             let runs = version.level(at).into_iter().flat_map(|level| level.iter());

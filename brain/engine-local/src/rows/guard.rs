@@ -1,4 +1,4 @@
-//! The edge to fjall: its errors and panics become ours, and after a failed write nothing is written any more.
+//! The edge to lsm-tree: its errors and panics become ours, and after a failed write nothing is written any more.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,17 +6,17 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::anyhow;
-use fjall::{Error, LsmError};
+use lsm_tree::Error;
 
 use super::RowsError;
 
-/// Says if fjall can still be trusted with writes. Clones share it.
+/// Says if the tree can still be trusted with writes. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct FjallHealth {
+pub(super) struct RowsHealth {
     failure: Arc<OnceLock<String>>,
 }
 
-impl FjallHealth {
+impl RowsHealth {
     /// An error once a write has failed.
     pub(super) fn check(&self) -> Result<(), RowsError> {
         match self.failure.get() {
@@ -31,8 +31,8 @@ impl FjallHealth {
     }
 }
 
-/// Runs a call into fjall; a panic in it is damage that fjall does not expect.
-pub(super) fn caught<T>(call: impl FnOnce() -> fjall::Result<T>) -> Result<T, RowsError> {
+/// Runs a call into lsm-tree; a panic in it is damage that it does not expect.
+pub(super) fn caught<T>(call: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, RowsError> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(reaction),
         Err(panic) => {
@@ -41,7 +41,7 @@ pub(super) fn caught<T>(call: impl FnOnce() -> fjall::Result<T>) -> Result<T, Ro
                 .map(String::as_str)
                 .or_else(|| panic.downcast_ref::<&str>().copied())
                 .unwrap_or("no message");
-            Err(RowsError::Corrupt(format!("fjall gave up: {text}")))
+            Err(RowsError::Corrupt(format!("lsm-tree gave up: {text}")))
         }
     }
 }
@@ -55,18 +55,11 @@ pub(super) async fn blocking<T: Send + 'static>(
         .unwrap_or_else(|error| Err(RowsError::Failed(anyhow::Error::new(error))))
 }
 
-/// The reaction that an error of fjall asks for.
-pub(super) fn reaction(error: Error) -> RowsError {
+/// The reaction that an error of lsm-tree asks for.
+fn reaction(error: Error) -> RowsError {
     match error {
-        Error::Io(error) | Error::Storage(LsmError::Io(error)) => io(error),
-        Error::Storage(error) => RowsError::Corrupt(format!("{error:?}")),
-        error @ (Error::JournalRecovery(_)
-        | Error::InvalidVersion(_)
-        | Error::Decompress(_)
-        | Error::InvalidTrailer
-        | Error::InvalidTag(_)
-        | Error::Unrecoverable) => RowsError::Corrupt(format!("{error:?}")),
-        error => RowsError::Failed(anyhow::Error::new(error)),
+        Error::Io(error) => io(error),
+        error => RowsError::Corrupt(format!("{error:?}")),
     }
 }
 
@@ -81,7 +74,7 @@ pub(super) fn io(error: std::io::Error) -> RowsError {
     }
 }
 
-/// Adds the place to damage that fjall found and does not name.
+/// Adds the place to damage that lsm-tree found and does not name.
 pub(super) fn within(dir: &Path, error: RowsError) -> RowsError {
     match error {
         RowsError::Corrupt(text) => RowsError::Corrupt(format!("{}: {text}", dir.display())),

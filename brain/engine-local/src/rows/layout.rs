@@ -1,4 +1,4 @@
-//! The layout of rows in fjall's keyspaces.
+//! The layout of rows in the tree.
 //!
 //! The fence has the key 0x00. A row key that begins with 0x00 gets another 0x00 in front, all others are stored as they are: order is
 //! kept, and no row is the fence.
@@ -6,12 +6,9 @@
 use std::ops::Bound;
 
 use bytes::Bytes;
-use fjall::Slice;
+use lsm_tree::Slice;
 
 use super::MAX_KEY_LEN;
-
-/// Name of the one keyspace.
-pub(super) const KEYSPACE: &str = "rows";
 
 /// Key of the fence.
 pub(super) const FENCE_ROW: [u8; 1] = [0];
@@ -56,20 +53,29 @@ pub(super) fn range(from: &[u8], to: Option<&[u8]>) -> Option<(Bound<Slice>, Bou
     Some((lower, upper))
 }
 
-/// Value of the fence row: the number of its batch, the length of the fence, the fence, and `padding` zeros, which are never read.
-pub(super) fn fence_value(batch: u64, fence: &[u8], padding: usize) -> Vec<u8> {
-    let mut value = Vec::with_capacity(12 + fence.len() + padding);
-    value.extend_from_slice(&batch.to_be_bytes());
+/// A fence row.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct FenceRow {
+    /// The number of the batch in a directory of the former layout, one more than that of the batch before.
+    pub(super) batch: u64,
+    pub(super) fence: Bytes,
+}
+
+/// Value of the fence row: a number that only the former layout used, the length of the fence, the fence.
+pub(super) fn fence_value(fence: &[u8]) -> Vec<u8> {
+    let mut value = vec![0; 8];
     value.extend_from_slice(&u32::try_from(fence.len()).unwrap_or(u32::MAX).to_be_bytes());
     value.extend_from_slice(fence);
-    value.resize(value.len() + padding, 0);
     value
 }
 
-/// The number of the batch and the fence of a fence row; `None` when it is too short.
-pub(super) fn parse_fence(value: &[u8]) -> Option<(u64, Bytes)> {
+/// Reads a fence row; `None` when it is too short. There may be zeros after it, from the former layout.
+pub(super) fn parse_fence(value: &[u8]) -> Option<FenceRow> {
     let (batch, rest) = value.split_first_chunk()?;
     let (length, rest) = rest.split_first_chunk()?;
     let fence = rest.get(..usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
-    Some((u64::from_be_bytes(*batch), Bytes::copy_from_slice(fence)))
+    Some(FenceRow {
+        batch: u64::from_be_bytes(*batch),
+        fence: Bytes::copy_from_slice(fence),
+    })
 }

@@ -1,10 +1,10 @@
 //! How much would be left of tables that are merged whole. Counters of tables do not say it: a deletion may have no row below it any
 //! more, and the rows that stay may be the large ones.
 
-use fjall::{AbstractTree as _, Keyspace};
-use lsm_tree::{Guard as _, SeqNo};
+use lsm_tree::{AbstractTree as _, Guard as _, SeqNo};
 
 use super::guard::caught;
+use super::tree::RowsTree;
 use engine::rows::RowsError;
 
 /// The bytes that a table stores for each row in addition to its key and value.
@@ -37,11 +37,11 @@ impl LiveBytes {
     /// is complete or `is_over`. If the view can no longer be read, returns the bytes of all tables.
     pub(super) fn read(
         &mut self,
-        keyspace: &Keyspace,
+        tree: &RowsTree,
         (now, seqno): (TableContents, SeqNo),
         is_over: impl Fn() -> bool,
     ) -> Result<u64, RowsError> {
-        let Ok(rows) = caught(|| Ok(keyspace.tree.iter(seqno, None))) else {
+        let Ok(rows) = caught(|| Ok(tree.iter(seqno, None))) else {
             return Ok(now.bytes);
         };
         let mut left = 0;

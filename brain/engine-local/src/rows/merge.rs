@@ -1,5 +1,4 @@
-//! Merging tables, in a thread of our own. fjall's one thread would do it between flushes of memtables: then nothing is written for as
-//! long as a merge takes, which is seconds where there are millions of rows.
+//! Merging tables, in a thread of its own: a merge takes seconds where there are millions of rows, and nothing waits for it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,35 +7,27 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::anyhow;
-use fjall::compaction::Leveled;
-use fjall::{AbstractTree, Database, Keyspace};
 use lsm_tree::compaction::{CompactionStrategy, PullDown};
+use lsm_tree::{AbstractTree as _, TableId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::counts::{MAX_LEFT_OVER_BYTES, TableCounts};
-use super::guard::{FjallHealth, caught, describe};
+use super::guard::{RowsHealth, caught, describe};
 use super::inspect;
 use super::live_bytes::{LiveBytes, TableContents};
 use super::quota::{RowsQuota, RowsUsage};
 use super::read::LiveViews;
 use super::shape::{LAST_LEVEL, Levels, MergeShape};
+use super::tree::RowsTree;
 use super::{VIEW_RENEWAL_POLL_INTERVAL, VIEW_RENEWAL_TIMEOUT};
 use engine::rows::RowsError;
 use runtime::kill_points;
 
-/// The strategy of fjall's own thread: it merges nothing. It moves tables that overlap no others.
-pub(super) fn nothing() -> Leveled {
-    const NEVER: u64 = 1 << 40;
-    Leveled::default()
-        .with_table_target_size(NEVER)
-        .with_l0_threshold(u8::MAX)
-}
-
 /// The multiple of the reserve that must stay free while more than `MAX_LEFT_OVER_BYTES` of merged tables are still there.
 const FREE_RESERVE_FACTOR: u64 = 6;
 
-/// The factor by which tables are made larger where fjall merges them no other way.
+/// The factor by which tables are made larger where lsm-tree merges them no other way.
 const LARGE_TABLE_FACTOR: u64 = 16;
 
 /// Maximum size of two levels that are merged whole, in tables as they come from memory.
@@ -45,7 +36,7 @@ const MAX_PULLED_MEMTABLES: u64 = 32;
 /// The size of the tables that a merge of everything makes, in bytes.
 const FULL_MERGE_TABLE_BYTES: u64 = 64_000_000;
 
-/// Bytes of tables that are merged all at once if the quota asks for space: fjall writes no other tables during such a merge.
+/// Bytes of tables that are merged all at once if the quota asks for space.
 const MAX_FULL_MERGE_BYTES: u64 = 256 << 20;
 
 /// The limits of merges.
@@ -62,10 +53,9 @@ pub(super) struct MergeLimits {
 /// The rows whose tables are merged.
 pub(super) struct MergeTarget {
     pub(super) dir: PathBuf,
-    pub(super) database: Database,
-    pub(super) keyspace: Keyspace,
+    pub(super) tree: RowsTree,
     pub(super) live: LiveViews,
-    pub(super) health: FjallHealth,
+    pub(super) health: RowsHealth,
     /// Asks for younger views.
     pub(super) renewal: Arc<Notify>,
     pub(super) limits: MergeLimits,
@@ -79,10 +69,9 @@ pub(super) struct Merger {
 
 struct MergeWork {
     dir: PathBuf,
-    database: Database,
-    keyspace: Keyspace,
+    tree: RowsTree,
     live: LiveViews,
-    health: FjallHealth,
+    health: RowsHealth,
     renewal: Arc<Notify>,
     limits: MergeLimits,
     /// True if the last merge that the quota asked for could not be done.
@@ -91,7 +80,9 @@ struct MergeWork {
     merged_at: AtomicU64,
     kept_at: AtomicU64,
     /// Held while a merge runs.
-    turn: Mutex<UnfinishedTables>,
+    turn: Mutex<()>,
+    /// Numbers of tables that merges or writes began and could not finish, and of those that were made meanwhile.
+    unfinished: Mutex<BTreeSet<TableId>>,
     /// Bytes that the merge under way may write.
     under_way: AtomicU64,
     /// Bytes that the next ones will need.
@@ -100,10 +91,6 @@ struct MergeWork {
     state: Mutex<MergerState>,
     changed: Condvar,
 }
-
-/// Numbers of tables that merges began and could not finish, and of those that fjall flushed from memory during these merges.
-#[derive(Debug, Default)]
-struct UnfinishedTables(BTreeSet<u64>);
 
 #[derive(Default)]
 struct MergerState {
@@ -117,8 +104,7 @@ impl Merger {
     pub(super) fn start(merged: MergeTarget) -> std::io::Result<Self> {
         let work = Arc::new(MergeWork {
             dir: merged.dir,
-            database: merged.database,
-            keyspace: merged.keyspace,
+            tree: merged.tree,
             live: merged.live,
             health: merged.health,
             renewal: merged.renewal,
@@ -127,6 +113,7 @@ impl Merger {
             merged_at: AtomicU64::new(0),
             kept_at: AtomicU64::new(0),
             turn: Mutex::default(),
+            unfinished: Mutex::default(),
             under_way: AtomicU64::new(0),
             to_come: AtomicU64::new(0),
             live_bytes: Mutex::default(),
@@ -152,7 +139,7 @@ impl Merger {
 
     /// Returns true if there is something to merge, or [`RowsError::Full`] if there is no space for it, so that the merge will not begin.
     pub(super) fn has_work(&self) -> Result<bool, RowsError> {
-        match self.work.next(&Levels::of(&self.work.keyspace)) {
+        match self.work.next(&Levels::of(&self.work.tree)) {
             Some((_, need)) => self.work.require_space(need).map(|()| true),
             None => Ok(false),
         }
@@ -160,7 +147,7 @@ impl Merger {
 
     /// Returns true if this many deletions, which are in memory, are a large part of the rows in tables.
     pub(super) fn are_many(&self, deletions: u64) -> bool {
-        let counts = TableCounts::of(&self.work.keyspace);
+        let counts = TableCounts::of(&self.work.tree);
         counts.are_many(deletions)
     }
 
@@ -191,7 +178,7 @@ impl Merger {
 
     /// Returns true if much in the last level is deleted, and goes once views are younger.
     pub(super) fn waits_for_views(&self) -> bool {
-        TableCounts::of(&self.work.keyspace).is_last_much_deleted() && !self.work.are_views_younger()
+        TableCounts::of(&self.work.tree).is_last_much_deleted() && !self.work.are_views_younger()
     }
 
     /// Additional bytes that the next small merges, and the next table that comes from memory, need.
@@ -199,12 +186,17 @@ impl Merger {
         self.work.limits.memtable_bytes + self.work.to_come.load(Ordering::Acquire)
     }
 
-    /// Merges all tables, to find out why merges fail.
-    pub(super) fn try_to_merge(&self) -> Result<(), RowsError> {
-        let mut unfinished = self.work.turn();
-        self.work.remove_unfinished(&mut unfinished)?;
-        let strategy = Leveled::default().with_l0_threshold(1);
-        self.work.merge(&mut unfinished, strategy, 0).map(|_| ())
+    /// Records the tables from number `first` on as unfinished. The caller holds the lock of flushes.
+    pub(super) fn note_unfinished(&self, first: TableId) {
+        self.work.note_unfinished(first);
+    }
+
+    /// Merges all tables of level 0.
+    #[cfg(test)]
+    pub(super) fn merge_level0(&self) -> Result<(), RowsError> {
+        let _turn = self.work.begin();
+        let strategy = lsm_tree::compaction::Leveled::default().with_l0_threshold(1);
+        self.work.merge(strategy, 0).map(|_| ())
     }
 
     /// Does one merge of this shape. Returns [`RowsError::Full`] if there is no space for it.
@@ -217,12 +209,6 @@ impl Merger {
     #[cfg(test)]
     pub(super) fn live_bytes(&self) -> Result<u64, RowsError> {
         self.work.live_bytes(|| false)
-    }
-
-    /// Simulates a merge that began tables of these numbers, and did not finish them.
-    #[cfg(test)]
-    pub(super) fn leave_unfinished(&self, numbers: std::ops::Range<u64>) {
-        self.work.turn().0.extend(numbers);
     }
 
     /// Merges all tables at once, if there is space to spare. Blocks. Returns true if it was done, or [`RowsError::Full`] if the space was
@@ -298,6 +284,9 @@ impl MergeWork {
             if self.is_reclaim_due() && self.reclaim()? {
                 continue;
             }
+            if !self.unfinished().is_empty() {
+                drop(self.begin());
+            }
             let levels = self.levels();
             let merged = match self.next(&levels) {
                 Some((shape, _)) => self.step(shape),
@@ -320,12 +309,12 @@ impl MergeWork {
     }
 
     fn usage(&self, quota_bytes: u64) -> Option<RowsUsage> {
-        let bytes = self.keyspace.disk_space() + self.database.write_buffer_size();
+        let bytes = self.tree.bytes();
         // Nothing is due before; tables are counted one by one.
         if bytes <= quota_bytes / 2 {
             return None;
         }
-        let counts = TableCounts::of(&self.keyspace);
+        let counts = TableCounts::of(&self.tree);
         Some(RowsUsage {
             bytes,
             above: counts.bytes - counts.last.bytes,
@@ -368,7 +357,7 @@ impl MergeWork {
             }
             outcome => outcome?,
         };
-        if done && !Levels::of(&self.keyspace).is_spread() {
+        if done && !Levels::of(&self.tree).is_spread() {
             self.merged_at.store(watermark, Ordering::Release);
         }
         self.is_reclaim_refused.store(!done, Ordering::Release);
@@ -377,10 +366,10 @@ impl MergeWork {
 
     /// Merges everything at once where it is little, else some tables; and the last level with itself when nothing is above it.
     fn merge_down(&self) -> Result<bool, RowsError> {
-        if self.keyspace.disk_space() <= MAX_FULL_MERGE_BYTES && self.merge_everything()? {
+        if self.tree.disk_space() <= MAX_FULL_MERGE_BYTES && self.merge_everything()? {
             return Ok(true);
         }
-        match Levels::of(&self.keyspace).is_spread() {
+        match Levels::of(&self.tree).is_spread() {
             true => self.push_down(),
             false => self.rewrite_last(u64::MAX),
         }
@@ -388,7 +377,7 @@ impl MergeWork {
 
     /// Waits until views see nothing that newer rows in tables replaced, if it does not take long: a merge keeps what they see.
     fn wait_for_views(&self) {
-        let newest = self.keyspace.tree.get_highest_persisted_seqno();
+        let newest = self.tree.get_highest_persisted_seqno();
         let begun = Instant::now();
         loop {
             let watermark = self.live.watermark();
@@ -406,21 +395,21 @@ impl MergeWork {
 
     /// Returns true if the tables delete many rows of the last level, and no view is so old that merges would keep those rows.
     fn is_much_deleted(&self) -> bool {
-        let counts = TableCounts::of(&self.keyspace);
-        let newest = self.keyspace.tree.get_highest_persisted_seqno();
+        let counts = TableCounts::of(&self.tree);
+        let newest = self.tree.get_highest_persisted_seqno();
         counts.are_many(counts.deleted) && newest <= Some(self.live.watermark())
     }
 
     /// Returns true if the last level holds many deletions, and no view is so old that writing it again would keep them.
     fn is_last_much_deleted(&self) -> bool {
-        TableCounts::of(&self.keyspace).is_last_much_deleted() && self.are_views_younger()
+        TableCounts::of(&self.tree).is_last_much_deleted() && self.are_views_younger()
     }
 
     fn are_views_younger(&self) -> bool {
-        self.keyspace.tree.get_highest_persisted_seqno() < Some(self.live.watermark())
+        self.tree.get_highest_persisted_seqno() < Some(self.live.watermark())
     }
 
-    /// Returns true if a level is too large and fjall finds no merge for it: then it looks at no other level either. Only where there is space
+    /// Returns true if a level is too large and lsm-tree finds no merge for it: then it looks at no other level either. Only where there is space
     /// for any other merge, too.
     fn is_stuck(&self, levels: &Levels) -> bool {
         let ample = MergeShape::ample(self.limits.memtable_bytes);
@@ -435,10 +424,10 @@ impl MergeWork {
     fn push_down(&self) -> Result<bool, RowsError> {
         let table_bytes = self.limits.memtable_bytes;
         let done = self.step(MergeShape::down(table_bytes))?;
-        if done || !Levels::of(&self.keyspace).is_spread() {
+        if done || !Levels::of(&self.tree).is_spread() {
             return Ok(done);
         }
-        // Few rows above very many: fjall looks at such merges only where tables are large.
+        // Few rows above very many: lsm-tree looks at such merges only where tables are large.
         if self.step(MergeShape::down(LARGE_TABLE_FACTOR * table_bytes))? || self.pull_down()? {
             return Ok(true);
         }
@@ -449,30 +438,28 @@ impl MergeWork {
             return Ok(true);
         }
         // Level 0 must not wait for ever for a level that cannot be merged: nothing would be written any more.
-        let is_full = self.keyspace.tree.l0_run_count() >= usize::from(MergeShape::AMPLE_RUNS);
+        let is_full = self.tree.l0_run_count() >= usize::from(MergeShape::AMPLE_RUNS);
         Ok(is_full && self.step(MergeShape::level0(LARGE_TABLE_FACTOR * table_bytes))?)
     }
 
-    /// Merges a level and the last one whole: fjall does not merge a table whose keys extend beyond those of the level below, until other
+    /// Merges a level and the last one whole: lsm-tree does not merge a table whose keys extend beyond those of the level below, until other
     /// tables arrive. Only if the levels are small, because level 0 waits during the merge, and if writes need not wait for space.
     fn pull_down(&self) -> Result<bool, RowsError> {
-        let mut unfinished = self.turn();
-        self.remove_unfinished(&mut unfinished)?;
-        let Some((level, need)) = Levels::of(&self.keyspace).lowest() else {
+        let _turn = self.begin();
+        let Some((level, need)) = Levels::of(&self.tree).lowest() else {
             return Ok(false);
         };
         if need > MAX_PULLED_MEMTABLES * self.limits.memtable_bytes || !self.is_ample(2 * need) {
             return Ok(false);
         }
-        self.merge(&mut unfinished, PullDown(level, LAST_LEVEL), need)
+        self.merge(PullDown(level, LAST_LEVEL), need)
     }
 
     /// Merges a level and the last one whole, however little space there is, if the tables delete many rows and no view needs those: the
     /// result is much smaller then. Returns [`RowsError::Full`] if there is no space even for that.
     fn pull_deleted(&self) -> Result<bool, RowsError> {
-        let mut unfinished = self.turn();
-        self.remove_unfinished(&mut unfinished)?;
-        let Some((level, bytes)) = Levels::of(&self.keyspace).lowest() else {
+        let _turn = self.begin();
+        let Some((level, bytes)) = Levels::of(&self.tree).lowest() else {
             return Ok(false);
         };
         if !self.is_much_deleted() {
@@ -480,13 +467,13 @@ impl MergeWork {
         }
         let need = match self.require_space(bytes) {
             // Deletions in levels above them are not merged with these two.
-            Err(RowsError::Full(_)) if Levels::of(&self.keyspace).is_highest(level) => {
+            Err(RowsError::Full(_)) if Levels::of(&self.tree).is_highest(level) => {
                 bytes.min(self.live_bytes(|| self.state().stop)?)
             }
             outcome => outcome.map(|()| bytes)?,
         };
         self.require_space(need)?;
-        let merged = self.merge(&mut unfinished, PullDown(level, LAST_LEVEL), need)?;
+        let merged = self.merge(PullDown(level, LAST_LEVEL), need)?;
         *self.known() = LiveBytes::default();
         Ok(merged)
     }
@@ -499,134 +486,119 @@ impl MergeWork {
     fn live_bytes(&self, is_over: impl Fn() -> bool) -> Result<u64, RowsError> {
         let TableCounts {
             rows, deleted, bytes, ..
-        } = TableCounts::of(&self.keyspace);
+        } = TableCounts::of(&self.tree);
         let now = TableContents { rows, deleted, bytes };
         // Deletions that are in memory only are not merged, so they are left out unless all views are younger.
-        let newest = self.keyspace.tree.get_highest_persisted_seqno();
+        let newest = self.tree.get_highest_persisted_seqno();
         let view = self.live.enter_readable(newest.map_or(0, |newest| newest + 1));
         let mut live_bytes = self.known();
         match live_bytes.known(now) {
             Some(left) => Ok(left),
-            None => live_bytes.read(&self.keyspace, (now, view.number), is_over),
+            None => live_bytes.read(&self.tree, (now, view.number), is_over),
         }
     }
 
     /// Writes the last level again, if it is no larger than `most` bytes. Returns true if anything was done.
     fn rewrite_last(&self, most: u64) -> Result<bool, RowsError> {
-        let mut unfinished = self.turn();
-        self.remove_unfinished(&mut unfinished)?;
-        let need = Levels::of(&self.keyspace).last_bytes();
+        let _turn = self.begin();
+        let need = Levels::of(&self.tree).last_bytes();
         // Beside other work it must leave space for writes.
         if need == 0 || need > most || most < u64::MAX && !self.is_ample(2 * need) {
             return Ok(false);
         }
         match self.require_space(need) {
-            Err(RowsError::Full(_)) if !TableCounts::of(&self.keyspace).is_last_much_deleted() => return Ok(false),
+            Err(RowsError::Full(_)) if !TableCounts::of(&self.tree).is_last_much_deleted() => return Ok(false),
             outcome => outcome?,
         }
         kill_points::reach("tables-unmerged");
-        self.merge(&mut unfinished, PullDown(LAST_LEVEL, LAST_LEVEL), need)
+        self.merge(PullDown(LAST_LEVEL, LAST_LEVEL), need)
     }
 
     /// Does one merge, if there is something to merge and space for it. Returns true if anything was done. [`RowsError::Full`] leaves
     /// everything as it was: there was no space, or it was used up during the merge.
     fn step(&self, shape: MergeShape) -> Result<bool, RowsError> {
-        let mut unfinished = self.turn();
-        self.remove_unfinished(&mut unfinished)?;
-        let Some(need) = Levels::of(&self.keyspace).need(shape) else {
+        let _turn = self.begin();
+        let Some(need) = Levels::of(&self.tree).need(shape) else {
             return Ok(false);
         };
         self.require_space(need)?;
         kill_points::reach("tables-unmerged");
-        self.merge(&mut unfinished, shape.strategy(), need)
+        self.merge(shape.strategy(), need)
     }
 
     /// Does one merge that may write this many bytes. Returns true if anything was done.
-    fn merge(
-        &self,
-        unfinished: &mut UnfinishedTables,
-        strategy: impl CompactionStrategy + Send + Sync + 'static,
-        need: u64,
-    ) -> Result<bool, RowsError> {
-        let tree = &self.keyspace.tree;
-        let (before, first) = (tree.current_version().id(), tree.get_next_table_id());
-        let merged = self.promised(need, || Ok(tree.compact(Arc::new(strategy), self.live.watermark())?));
-        kill_points::reach("tables-merged");
-        self.note_unfinished(unfinished, first, &merged);
-        merged?;
+    fn merge(&self, strategy: impl CompactionStrategy + Send + Sync + 'static, need: u64) -> Result<bool, RowsError> {
+        let before = self.tree.current_version().id();
+        self.promised(need, || self.tree.compact(Arc::new(strategy), self.live.watermark()))?;
         // Every merge that changes something makes a new version.
-        Ok(tree.current_version().id() != before)
+        Ok(self.tree.current_version().id() != before)
     }
 
     /// Runs a merge that may write `need` bytes.
-    fn promised(&self, need: u64, merge: impl FnOnce() -> fjall::Result<()>) -> Result<(), RowsError> {
+    fn promised(&self, need: u64, merge: impl FnOnce() -> lsm_tree::Result<()>) -> Result<(), RowsError> {
+        let first = self.tree.next_table_id();
         self.under_way.store(need, Ordering::Release);
-        let merged = caught(merge);
+        let merged = self.tree.settle(caught(merge));
         self.under_way.store(0, Ordering::Release);
-        merged
-    }
-
-    /// Records the tables from number `first` on as unfinished, if the merge that made them failed because the disk became full.
-    fn note_unfinished(&self, unfinished: &mut UnfinishedTables, first: u64, merged: &Result<(), RowsError>) {
-        if let Err(RowsError::Full(reason)) = merged {
+        kill_points::reach("tables-merged");
+        if let Err(RowsError::Full(reason)) = &merged {
             tracing::warn!(
                 reason = format!("{reason:#}"),
                 "the disk became full while tables of the rows were merged"
             );
-            unfinished.0.extend(first..self.keyspace.tree.get_next_table_id());
+            self.note_unfinished(first);
         }
+        merged
     }
 
-    fn turn(&self) -> MutexGuard<'_, UnfinishedTables> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn note_unfinished(&self, first: TableId) {
+        self.unfinished().extend(first..self.tree.next_table_id());
     }
 
-    /// Removes tables of unfinished merges, which never became part of the rows. Returns [`RowsError::Full`] while fjall makes a table that
-    /// may have one of these numbers. Until that is known nothing is merged, because a table that was merged away is not known either, and
-    /// views may need it.
-    fn remove_unfinished(&self, unfinished: &mut UnfinishedTables) -> Result<(), RowsError> {
-        if unfinished.0.is_empty() {
-            return Ok(());
+    fn unfinished(&self) -> MutexGuard<'_, BTreeSet<TableId>> {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other merge runs, and removes tables that were not finished. A merge must not begin before: a table that was
+    /// merged away is not known any more, and views may need it.
+    fn begin(&self) -> MutexGuard<'_, ()> {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // A table that is being made may have one of the numbers.
+        let _made = self.tree.get_flush_lock();
+        self.remove_unfinished();
+        turn
+    }
+
+    fn remove_unfinished(&self) {
+        let mut unfinished = self.unfinished();
+        if unfinished.is_empty() {
+            return;
         }
-        // Read first: a table is known as soon as its memtable is not in memory any more.
-        let is_made = self.keyspace.sealed_memtable_count() > 0;
-        let version = self.keyspace.tree.current_version();
-        for table in version.iter_tables() {
-            unfinished.0.remove(&table.metadata.id);
+        for table in self.tree.current_version().iter_tables() {
+            unfinished.remove(&table.metadata.id);
         }
-        if is_made {
-            return Err(RowsError::Full(anyhow!(
-                "could not remove unfinished tables of a merge; will retry"
-            )));
-        }
-        for number in std::mem::take(&mut unfinished.0) {
-            let path = self.keyspace.path().join(inspect::TABLES_DIR).join(number.to_string());
+        for number in std::mem::take(&mut *unfinished) {
+            let path = self.tree.path().join(inspect::TABLES_DIR).join(number.to_string());
             match std::fs::remove_file(&path) {
                 Ok(()) => tracing::info!(path = %path.display(), "removed a table that was not finished"),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => tracing::warn!(%error, path = %path.display(), "cannot remove an unfinished table"),
             }
         }
-        Ok(())
     }
 
     /// Merges all tables at once, if there is ample space: the new tables exist beside the old ones until they are complete, and
     /// writes must not wait for space during the merge. Returns true if it was done.
     fn merge_everything(&self) -> Result<bool, RowsError> {
-        let mut unfinished = self.turn();
-        self.remove_unfinished(&mut unfinished)?;
-        let need = with_overhead(self.keyspace.disk_space());
+        let _turn = self.begin();
+        let need = with_overhead(self.tree.disk_space());
         if inspect::require_space(&self.dir, self.tight_below() + 2 * need).is_err() {
             return Ok(false);
         }
-        let first = self.keyspace.tree.get_next_table_id();
-        // Not the keyspace's own function: the oldest view that it assumes may have ended long ago.
-        let tree = &self.keyspace.tree;
-        let merged = self.promised(need, || {
-            Ok(tree.major_compact(FULL_MERGE_TABLE_BYTES, self.live.watermark())?)
-        });
-        self.note_unfinished(&mut unfinished, first, &merged);
-        merged.map(|()| true)
+        self.promised(need, || {
+            self.tree.major_compact(FULL_MERGE_TABLE_BYTES, self.live.watermark())
+        })?;
+        Ok(true)
     }
 
     /// Bytes that must be free, or space is short.
@@ -645,7 +617,7 @@ impl MergeWork {
 
     /// Returns the current tables. Records the bytes that the next merges will need.
     fn levels(&self) -> Levels {
-        let levels = Levels::of(&self.keyspace);
+        let levels = Levels::of(&self.tree);
         let need = levels.most_need(MergeShape::tight(self.limits.memtable_bytes));
         self.to_come.store(with_overhead(need), Ordering::Release);
         levels
@@ -667,7 +639,7 @@ impl MergeWork {
     /// Checks the space for a merge. The new tables exist beside the old ones until they are complete, and the old ones until no view
     /// needs them.
     fn require_space(&self, need: u64) -> Result<(), RowsError> {
-        let left_over = left_over(&self.keyspace)?;
+        let left_over = left_over(&self.tree)?;
         let to_come = self.to_come.load(Ordering::Acquire);
         if left_over > to_come.max(MAX_LEFT_OVER_BYTES) && self.is_tight() {
             return Err(RowsError::Full(anyhow!(
@@ -684,9 +656,9 @@ impl MergeWork {
 }
 
 /// Returns the bytes of files of tables that were merged: they are deleted once views are renewed.
-pub(super) fn left_over(keyspace: &Keyspace) -> Result<u64, RowsError> {
-    let files = inspect::table_bytes(keyspace.path())?;
-    Ok(files.saturating_sub(keyspace.disk_space()))
+pub(super) fn left_over(tree: &RowsTree) -> Result<u64, RowsError> {
+    let files = inspect::table_bytes(tree.path())?;
+    Ok(files.saturating_sub(tree.disk_space()))
 }
 
 /// New tables may compress a little worse than those that they are made of.

@@ -1,15 +1,12 @@
-//! The pace at which rows are accepted while tables are written and merged.
+//! The pace at which rows are accepted while tables are merged.
 //!
 //! All batches at full speed and then none for the time of a long merge would let writers wait longer than clients do. So each batch waits
-//! a little, and longer the more there is to merge. Under load the two balance long before fjall would hold writes up.
+//! a little, and longer the more there is to merge. Under load the two balance long before level 0 has as many runs as it may.
 
 use std::time::Duration;
 
 /// Runs in level 0 that cost nothing. At eight of them they are merged.
 const FREE_LEVEL0_RUNS: usize = 10;
-
-/// The weight, in runs, of a table in memory that waits to be written: there is room for few of them.
-const SEALED_MEMTABLE_WEIGHT: usize = 4;
 
 /// The wait for a MiB at one run more than is free; it grows with the square.
 const WAIT_UNIT: Duration = Duration::from_millis(4);
@@ -18,8 +15,8 @@ const WAIT_UNIT: Duration = Duration::from_millis(4);
 const MAX_WAIT: Duration = Duration::from_millis(400);
 
 /// Returns the delay of a batch of this many bytes.
-pub(super) fn wait(level0_runs: usize, sealed_memtables: usize, bytes: usize) -> Duration {
-    let pressure = level0_runs.saturating_sub(FREE_LEVEL0_RUNS) + SEALED_MEMTABLE_WEIGHT * sealed_memtables;
+pub(super) fn wait(level0_runs: usize, bytes: usize) -> Duration {
+    let pressure = level0_runs.saturating_sub(FREE_LEVEL0_RUNS);
     let pressure = u32::try_from(pressure).unwrap_or(u32::MAX);
     let per_mib = WAIT_UNIT
         .saturating_mul(pressure.saturating_mul(pressure))
@@ -35,11 +32,10 @@ mod tests {
 
     #[test]
     fn batches_wait_longer_the_more_there_is_to_merge() {
-        assert_eq!(wait(FREE_LEVEL0_RUNS, 0, MIB), Duration::ZERO);
-        assert_eq!(wait(FREE_LEVEL0_RUNS + 1, 0, MIB), WAIT_UNIT);
-        assert_eq!(wait(FREE_LEVEL0_RUNS + 3, 0, 2 * MIB), 18 * WAIT_UNIT);
-        assert_eq!(wait(0, 1, MIB), 16 * WAIT_UNIT);
-        assert_eq!(wait(100, 3, MIB), MAX_WAIT);
-        assert_eq!(wait(100, 3, 0), Duration::ZERO, "an empty batch does not wait");
+        assert_eq!(wait(FREE_LEVEL0_RUNS, MIB), Duration::ZERO);
+        assert_eq!(wait(FREE_LEVEL0_RUNS + 1, MIB), WAIT_UNIT);
+        assert_eq!(wait(FREE_LEVEL0_RUNS + 3, 2 * MIB), 18 * WAIT_UNIT);
+        assert_eq!(wait(100, MIB), MAX_WAIT);
+        assert_eq!(wait(100, 0), Duration::ZERO, "an empty batch does not wait");
     }
 }

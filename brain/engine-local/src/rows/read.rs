@@ -5,31 +5,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use fjall::{AbstractTree, Database, Guard, Keyspace, Readable, SeqNo, Slice};
+use lsm_tree::{AbstractTree as _, Guard as _, IterGuardImpl, SeqNo, Slice};
 
 use super::guard::{self, caught, within};
-use super::layout::{self, FENCE_ROW, loaded, parse_fence, stored};
+use super::layout::{self, loaded, stored};
+use super::tree::RowsTree;
 use super::{MAX_KEY_LEN, RowsError};
 use engine::rows::{Order, Page, Scan, Snapshot};
 
 /// Gets of up to this many rows run on the caller's thread. No scan does: it may pass any number of deleted rows.
 const MAX_INLINE_ROWS: usize = 32;
 
-/// Smaller values are copied, larger ones share memory with fjall.
+/// Smaller values are copied, larger ones share memory with the blocks of tables.
 const MAX_COPIED_BYTES: usize = 4096;
 
 /// The rows as they were.
 #[derive(Clone)]
-pub struct FjallSnapshot {
+pub struct LsmSnapshot {
     view: Arc<SnapshotView>,
 }
 
 struct SnapshotView {
-    /// `None` before the first batch. fjall 3.1 ignores a snapshot at sequence number 0 when it looks for versions that no
-    /// snapshot needs any more, and then removes more than it may.
-    snapshot: Option<fjall::Snapshot>,
-    keyspace: Keyspace,
-    _place: LiveView,
+    tree: RowsTree,
+    /// Its number is that of the view.
+    place: LiveView,
 }
 
 /// The sequence numbers of all views.
@@ -40,7 +39,7 @@ impl LiveViews {
     /// A version below this is needed by no view if a newer one of its row is below it, too.
     pub(super) fn watermark(&self) -> SeqNo {
         let first = self.counts().first_key_value().map(|(number, _)| *number);
-        // As fjall's own: the newest version that a view sees is below the view's number.
+        // The newest version that a view sees is below the view's number.
         first.map_or(0, |number| number.saturating_sub(1))
     }
 
@@ -93,16 +92,14 @@ impl Drop for LiveView {
     }
 }
 
-impl FjallSnapshot {
+impl LsmSnapshot {
     /// Returns the rows as they are now. No batch may be under way, and the previous view must still exist: this one may need what that
     /// one needs.
-    pub(super) fn take(database: &Database, keyspace: &Keyspace, live: &LiveViews) -> Self {
-        let snapshot = database.snapshot();
+    pub(super) fn take(tree: &RowsTree, live: &LiveViews) -> Self {
         Self {
             view: Arc::new(SnapshotView {
-                _place: live.enter(snapshot.seqno()),
-                snapshot: (snapshot.seqno() > 0).then_some(snapshot),
-                keyspace: keyspace.clone(),
+                place: live.enter(tree.visible()),
+                tree: tree.clone(),
             }),
         }
     }
@@ -117,7 +114,7 @@ impl FjallSnapshot {
 }
 
 #[async_trait]
-impl Snapshot for FjallSnapshot {
+impl Snapshot for LsmSnapshot {
     async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
         self.view.fence()
     }
@@ -149,31 +146,21 @@ impl Snapshot for FjallSnapshot {
 }
 
 impl SnapshotView {
-    fn caught<T>(&self, read: impl FnOnce() -> fjall::Result<T>) -> Result<T, RowsError> {
-        caught(read).map_err(|error| within(self.keyspace.path(), error))
+    fn caught<T>(&self, read: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, RowsError> {
+        caught(read).map_err(|error| within(self.tree.path(), error))
     }
 
     fn fence(&self) -> Result<Option<Bytes>, RowsError> {
-        let Some(value) = self.find(FENCE_ROW)? else {
-            return Ok(None);
-        };
-        let (_, fence) =
-            parse_fence(&value).ok_or_else(|| RowsError::Corrupt("the fence row is too short".to_owned()))?;
-        Ok(Some(fence))
+        let fence = self.tree.fence(self.place.number)?;
+        Ok(fence.map(|stored| stored.fence))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
         if key.is_empty() || key.len() > MAX_KEY_LEN {
             return Ok(None);
         }
-        Ok(self.find(stored(key))?.map(value))
-    }
-
-    fn find(&self, row: impl AsRef<[u8]>) -> Result<Option<Slice>, RowsError> {
-        match &self.snapshot {
-            Some(snapshot) => self.caught(|| snapshot.get(&self.keyspace, row)),
-            None => Ok(None),
-        }
+        let found = self.caught(|| self.tree.get(stored(key), self.place.number))?;
+        Ok(found.map(value))
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, RowsError> {
@@ -181,12 +168,11 @@ impl SnapshotView {
             rows: Vec::new(),
             done: true,
         };
-        let range = layout::range(&scan.from, scan.to.as_deref());
-        let (Some(range), Some(snapshot)) = (range, &self.snapshot) else {
+        let Some(range) = layout::range(&scan.from, scan.to.as_deref()) else {
             return Ok(page);
         };
         self.caught(|| {
-            let mut iter = snapshot.range(&self.keyspace, range);
+            let mut iter = self.tree.range::<Slice, _>(range, self.place.number, None);
             let mut bytes = 0;
             while let Some(row) = match scan.order {
                 Order::Ascending => iter.next(),
@@ -208,7 +194,6 @@ impl SnapshotView {
     /// Borders of tables: free of charge, and none inside one table.
     fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Vec<Bytes> {
         let mut borders: Vec<(Bytes, u64)> = self
-            .keyspace
             .tree
             .current_version()
             .iter_tables()
@@ -230,7 +215,7 @@ impl SnapshotView {
     }
 }
 
-fn take(row: Guard, keys_only: bool) -> fjall::Result<(Bytes, Bytes)> {
+fn take(row: IterGuardImpl, keys_only: bool) -> lsm_tree::Result<(Bytes, Bytes)> {
     if keys_only {
         return Ok((loaded(&row.key()?), Bytes::new()));
     }

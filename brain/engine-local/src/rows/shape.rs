@@ -1,11 +1,11 @@
 //! Chooses merges of tables, and computes the space that the next one needs. Pure: computed from the sizes and key ranges of the tables.
 //!
-//! fjall does not report in advance which tables it will merge. So its choice is repeated here, by its rules: the level that
+//! lsm-tree does not report in advance which tables it will merge. So its choice is repeated here, by its rules: the level that
 //! is fullest for its size goes first; all of level 0, or the tables of another level whose merge writes least.
 
-use fjall::compaction::Leveled;
+use lsm_tree::compaction::Leveled;
 
-/// Levels that fjall has.
+/// Levels that a tree has.
 const LEVELS: usize = 7;
 
 /// The level below which there is none.
@@ -14,7 +14,7 @@ pub(super) const LAST_LEVEL: u8 = 6;
 /// The ratio of the size of a level to that of the one above.
 const LEVEL_RATIO: u8 = 10;
 
-/// Maximum number of tables of the lower level in a merge: fjall considers no larger one.
+/// Maximum number of tables of the lower level in a merge: lsm-tree considers no larger one.
 const MAX_MERGE_TABLES: u64 = 50;
 
 /// The shape of merges.
@@ -56,7 +56,7 @@ impl MergeShape {
         Self { level0: 1, table_bytes }
     }
 
-    /// The same as a strategy of fjall.
+    /// The same as a strategy of lsm-tree.
     pub(super) fn strategy(self) -> Leveled {
         Leveled::default()
             .with_table_target_size(self.table_bytes)
@@ -151,7 +151,7 @@ impl Levels {
         ))
     }
 
-    /// Additional bytes that the next merge needs; `None` if there is nothing to merge, or fjall finds no merge of the fullest level.
+    /// Additional bytes that the next merge needs; `None` if there is nothing to merge, or lsm-tree finds no merge of the fullest level.
     pub(super) fn need(&self, shape: MergeShape) -> Option<u64> {
         match self.fullest(shape)? {
             0 => Some(self.level0_need(shape)),
@@ -177,7 +177,7 @@ impl Levels {
             } else {
                 bytes as f64 / target as f64
             };
-            // Of two that are as full fjall takes the lower one.
+            // Of two that are as full lsm-tree takes the lower one.
             if score >= fullest.0 {
                 fullest = (score, level);
             }
@@ -188,7 +188,7 @@ impl Levels {
         }
     }
 
-    /// The bytes that the cheapest merge of tables of this level into the next one reads; `None` if fjall finds none.
+    /// The bytes that the cheapest merge of tables of this level into the next one reads; `None` if lsm-tree finds none.
     fn cheapest(&self, level: usize, shape: MergeShape) -> Option<u64> {
         let (upper, lower) = (&self.0[level], &self.0[level + 1]);
         let overlaps = |table: &TableRange| {

@@ -1,26 +1,23 @@
 //! The rows of a directory as they were left, to be looked at.
 //!
-//! fjall cannot open a directory without writing to it. So it opens a copy: of journals and manifests, which are small, and with links to
-//! the tables, which never change. Repairs and removals, by fjall or by us, change the copy alone.
+//! lsm-tree cannot open a directory without writing to it. So it opens a copy: of manifests, which are small, of journals if the layout is
+//! the former one, and with links to the tables, which never change. Removals, and conversions, change the copy alone.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use fjall::{Database, Keyspace};
-
 use super::inspect::{self, TABLES_DIR, list, name};
-use super::open::{look_before, look_behind, start};
-use super::read::{FjallSnapshot, LiveViews};
-use super::{FjallOptions, RowsOpenError};
+use super::open::open_tree;
+use super::read::{LiveViews, LsmSnapshot};
+use super::{LsmOptions, RowsOpenError, former};
 use engine::rows::RowsError;
 
 /// Rows that are only read. They are gone from `$TMPDIR` when this is dropped.
 pub struct StoredRows {
-    snapshot: FjallSnapshot,
+    snapshot: LsmSnapshot,
     cut: Option<String>,
-    _open: (Keyspace, Database),
     /// Gone last.
     _copy: RowsCopy,
 }
@@ -33,29 +30,28 @@ impl StoredRows {
             return Err(RowsError::Corrupt(format!("there are no rows in {}", dir.display())).into());
         }
         let copy = RowsCopy::of(&dir)?;
-        let opened = open(&copy.0);
         let original = |text: &str| text.replace(&copy.0.display().to_string(), &dir.display().to_string());
-        let (open, snapshot, cut) = opened.map_err(|error| match error {
+        let (snapshot, cut) = open(&copy.0).map_err(|error| match error {
             RowsOpenError::InUse(_) => RowsOpenError::InUse(dir.clone()),
-            RowsOpenError::Newer(_) => RowsOpenError::Newer(dir.join(inspect::VERSION_FILE)),
+            RowsOpenError::Newer(path) => RowsOpenError::Newer(original(&path.display().to_string()).into()),
             RowsOpenError::Rows(RowsError::Corrupt(what)) => RowsOpenError::Rows(RowsError::Corrupt(original(&what))),
             other => other,
         })?;
         Ok(Self {
             snapshot,
             cut: cut.map(|cut| original(&cut)),
-            _open: open,
             _copy: copy,
         })
     }
 
     /// The rows as of the last whole batch.
     #[must_use]
-    pub fn snapshot(&self) -> &FjallSnapshot {
+    pub fn snapshot(&self) -> &LsmSnapshot {
         &self.snapshot
     }
 
-    /// The place from which on the newest journal is not whole, as one line. The snapshot holds nothing after that place.
+    /// The place from which on the newest journal of the former layout is not whole, as one line. The snapshot holds nothing after that
+    /// place.
     #[must_use]
     pub fn cut(&self) -> Option<&str> {
         self.cut.as_deref()
@@ -70,16 +66,12 @@ impl std::fmt::Debug for StoredRows {
     }
 }
 
-type OpenedRows = ((Keyspace, Database), FjallSnapshot, Option<String>);
-
-fn open(dir: &Path) -> Result<OpenedRows, RowsOpenError> {
-    let (lock, journals) = look_before(dir)?;
-    journals.settle()?;
-    drop(lock);
-    let (database, keyspace) = start(dir, &FjallOptions::default())?;
-    look_behind(dir, &keyspace, &journals)?;
-    let snapshot = FjallSnapshot::take(&database, &keyspace, &LiveViews::default());
-    Ok(((keyspace, database), snapshot, journals.flaw()))
+fn open(dir: &Path) -> Result<(LsmSnapshot, Option<String>), RowsOpenError> {
+    let options = LsmOptions::default();
+    let _lock = inspect::lock(dir)?;
+    let cut = former::convert(dir, &options, |_| Ok(()))?;
+    let tree = open_tree(dir, &options)?;
+    Ok((LsmSnapshot::take(&tree, &LiveViews::default()), cut))
 }
 
 /// A copy in a directory of its own, removed with it.

@@ -6,29 +6,30 @@ use engine::rows::laws;
 mod comes_back;
 mod crash;
 mod damage;
+mod former;
 mod full;
 mod merges;
 mod quota;
 mod space;
 
-/// Small memory tables, so that little data is enough for tables, compactions and several journals' worth of work.
-fn small() -> FjallOptions {
-    FjallOptions {
+/// Small tables, so that little data is enough for many of them and their merges.
+fn small() -> LsmOptions {
+    LsmOptions {
         cache_bytes: 1 << 20,
         memtable_bytes: 64 << 10,
         reserve_bytes: 1 << 20,
-        ..FjallOptions::default()
+        ..LsmOptions::default()
     }
 }
 
 #[tokio::test]
 async fn the_laws_of_rows_hold_on_disk() {
-    for options in [small(), FjallOptions::default()] {
+    for options in [small(), LsmOptions::default()] {
         let root = tempfile::tempdir().unwrap();
         let mut number = 0;
         let fresh = async || {
             number += 1;
-            FjallRows::open(&root.path().join(number.to_string()), options.clone()).unwrap()
+            LsmRows::open(&root.path().join(number.to_string()), options.clone()).unwrap()
         };
         laws::hold(fresh, 32_000).await;
     }

@@ -1,6 +1,6 @@
 //! The laws of [`Rows`], run on every implementation.
 //!
-//! Reopening and crashes are laws of those that can come back: see `fjall::tests`.
+//! Reopening and crashes are laws of those that can come back: see `engine_local::rows::tests`.
 
 #![allow(clippy::unwrap_used, reason = "a law that does not hold is a failed test")]
 

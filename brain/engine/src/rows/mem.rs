@@ -106,7 +106,7 @@ impl Rows for MemRows {
     }
 
     fn step(&self) -> StepSize {
-        StepSize::LOCAL
+        StepSize::IN_MEMORY
     }
 
     fn max_key_len(&self) -> usize {

@@ -263,7 +263,7 @@ mod tests {
     use engine::rows::RowChange;
     use engine::rows::mem::MemRows;
     use engine_local::log::{FileLog, FileLogOptions};
-    use engine_local::rows::{FjallOptions, FjallRows};
+    use engine_local::rows::{LsmOptions, LsmRows};
     use std::sync::Arc;
     use testkit::small_disk;
 
@@ -336,7 +336,7 @@ mod tests {
         };
         let open = || {
             let log: DynLog = Arc::new(FileLog::open(&disk.join("log"), FileLogOptions::default()).unwrap());
-            let rows: DynRows = Arc::new(FjallRows::open(&disk.join("rows"), FjallOptions::default()).unwrap());
+            let rows: DynRows = Arc::new(LsmRows::open(&disk.join("rows"), LsmOptions::default()).unwrap());
             (log, rows)
         };
         {

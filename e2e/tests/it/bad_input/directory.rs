@@ -124,15 +124,15 @@ fn damage_in_every_part_of_a_directory_is_named_and_left_alone() {
         bytes[written / 2] ^= 1;
     };
     let segment = largest(&data.join("log"), "segment");
-    let manifest = largest(&data.join("rows/keyspaces/1"), "v");
+    let manifest = largest(&data.join("rows/tree"), "v");
     for path in [data.join("IDENTITY"), segment, manifest] {
         refused_with(&attempt, &path, flip, &[path.file_name().unwrap().to_str().unwrap()]);
     }
     // a file is gone
-    let (version, aside) = (data.join("rows/version"), attempt.home.path().join("aside"));
-    fs::rename(&version, &aside).unwrap();
-    attempt.refused(&[], &["version"]);
-    fs::rename(&aside, &version).unwrap();
+    let (current, aside) = (data.join("rows/tree/current"), attempt.home.path().join("aside"));
+    fs::rename(&current, &aside).unwrap();
+    attempt.refused(&[], &["current"]);
+    fs::rename(&aside, &current).unwrap();
     is_whole(&attempt);
 }
 

@@ -3,10 +3,6 @@
 //! Their pages count as clean from then on: reads return them as if nothing had failed, another sync succeeds, and they are lost with the
 //! power. So nothing may be acknowledged after a failed sync, and the next process must not rely on what it reads.
 
-use std::fs::File;
-use std::io::ErrorKind;
-use std::path::Path;
-
 use rand::RngExt as _;
 
 use super::disk::Disk;
@@ -36,7 +32,6 @@ async fn sync_that_fails_is_the_last_and_takes_nothing_that_was_acknowledged() {
         );
         drop(server);
         written.join(load).await;
-        write_back(&disk.data());
         disk.fill_pool();
         // The same kernel, with pages that the device does not have.
         let server = start(&program, &disk.data());
@@ -48,18 +43,4 @@ async fn sync_that_fails_is_the_last_and_takes_nothing_that_was_acknowledged() {
     }
     disk.unmount();
     assert!(disk.is_clean(), "the file system is damaged");
-}
-
-/// Makes the kernel try to write all pages of journals, as it does when they are old: rows were written after the last sync.
-fn write_back(data: &Path) {
-    for entry in std::fs::read_dir(data.join("rows")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "jnl") {
-            let synced = File::open(&path).unwrap().sync_all();
-            // The kernel reports an error once: the brain may have received it already.
-            if let Err(error) = synced {
-                assert_eq!(error.kind(), ErrorKind::StorageFull, "{}: {error}", path.display());
-            }
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{FjallRows, small};
+use super::{LsmRows, small};
 use bytes::Bytes;
 use engine::rows::DynSnapshot;
 use engine::rows::mem::MemRows;
@@ -20,8 +20,8 @@ enum Step {
     Hold,
     Sync,
     Reopen,
-    /// Makes a table of what is in memory.
-    Flush,
+    /// Merges some tables.
+    Merge,
 }
 
 fn key() -> impl Strategy<Value = Bytes> {
@@ -67,14 +67,14 @@ fn step() -> impl Strategy<Value = Step> {
     2 => Just(Step::Hold),
     1 => Just(Step::Sync),
     1 => Just(Step::Reopen),
-    1 => Just(Step::Flush),
+    1 => Just(Step::Merge),
     ]
 }
 
 async fn run(steps: Vec<Step>) {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("rows");
-    let mut rows = FjallRows::open(&dir, small()).unwrap();
+    let mut rows = LsmRows::open(&dir, small()).unwrap();
     let model = MemRows::new();
     let mut held: VecDeque<(DynSnapshot, DynSnapshot)> = VecDeque::new();
     let mut batch = 0u8;
@@ -104,12 +104,13 @@ async fn run(steps: Vec<Step>) {
                 held.truncate(3);
             }
             Step::Sync => rows.sync().await.unwrap(),
-            Step::Flush => rows.shared.keyspace.rotate_memtable_and_wait().unwrap(),
+            Step::Merge => drop(rows.shared.merger.push_down().unwrap()),
             Step::Reopen => {
                 held.clear();
+                // What is in memory only is lost.
+                rows.sync().await.unwrap();
                 drop(rows);
-                rows = FjallRows::open(&dir, small()).unwrap();
-                assert_eq!(rows.cut(), None);
+                rows = LsmRows::open(&dir, small()).unwrap();
             }
         }
         assert_eq!(rows.fence().await.unwrap(), model.fence().await.unwrap());
@@ -118,7 +119,7 @@ async fn run(steps: Vec<Step>) {
 
 async fn at(
     held: &VecDeque<(DynSnapshot, DynSnapshot)>,
-    rows: &FjallRows,
+    rows: &LsmRows,
     model: &MemRows,
     age: usize,
 ) -> (DynSnapshot, DynSnapshot) {
@@ -141,13 +142,16 @@ tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().bloc
 async fn a_second_process_is_kept_out() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("rows");
-    let first = FjallRows::open(&dir, small()).unwrap();
-    match FjallRows::open(&dir, small()) {
+    let first = LsmRows::open(&dir, small()).unwrap();
+    match LsmRows::open(&dir, small()) {
         Err(super::RowsOpenError::InUse(named)) => assert_eq!(named, dir),
         other => panic!("expected in use, got {other:?}"),
     }
+    let view = first.snapshot().await.unwrap();
     drop(first);
-    FjallRows::open(&dir, small()).unwrap();
+    assert!(LsmRows::open(&dir, small()).is_err(), "the view reads files");
+    drop(view);
+    LsmRows::open(&dir, small()).unwrap();
 }
 
 #[tokio::test]
@@ -157,7 +161,7 @@ async fn a_start_that_was_cut_short_is_begun_again() {
     std::fs::create_dir_all(root.path().join("rows.new/keyspaces")).unwrap();
     std::fs::write(root.path().join("rows.new/0.jnl"), "half").unwrap();
     std::fs::create_dir(&dir).unwrap();
-    let rows = FjallRows::open(&dir, small()).unwrap();
+    let rows = LsmRows::open(&dir, small()).unwrap();
     assert_eq!(rows.fence().await.unwrap(), None);
     assert!(!root.path().join("rows.new").exists());
 }
@@ -166,25 +170,26 @@ async fn a_start_that_was_cut_short_is_begun_again() {
 async fn a_full_medium_is_told_before_anything_is_written() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("rows");
-    let rows = FjallRows::open(&dir, small()).unwrap();
+    let rows = LsmRows::open(&dir, small()).unwrap();
     rows.apply(None, Bytes::from("1"), vec![]).await.unwrap();
     drop(rows);
     let mut options = small();
     options.reserve_bytes = 1 << 62;
-    let rows = FjallRows::open(&dir, options).unwrap();
-    match rows.apply(Some(Bytes::from("1")), Bytes::from("2"), vec![]).await {
+    let rows = LsmRows::open(&dir, options).unwrap();
+    let put = || vec![RowChange::Put(Bytes::from("a"), Bytes::from("1"))];
+    match rows.apply(Some(Bytes::from("1")), Bytes::from("2"), put()).await {
         Err(super::RowsError::Full(_)) => {}
         other => panic!("expected full, got {other:?}"),
     }
     assert_eq!(rows.fence().await.unwrap(), Some(Bytes::from("1")));
     drop(rows);
-    let rows = FjallRows::open(&dir, small()).unwrap();
-    rows.apply(Some(Bytes::from("1")), Bytes::from("2"), vec![])
+    let rows = LsmRows::open(&dir, small()).unwrap();
+    rows.apply(Some(Bytes::from("1")), Bytes::from("2"), put())
         .await
         .unwrap();
 }
 
-/// fjall forgot it while it made tables.
+/// lsm-tree takes a view of number 0 for another one.
 #[tokio::test]
 async fn a_snapshot_of_empty_rows_outlives_what_comes_after_it() {
     let all = Scan {
@@ -197,7 +202,7 @@ async fn a_snapshot_of_empty_rows_outlives_what_comes_after_it() {
     };
     let apply = || Step::Apply(vec![RowChange::Put(Bytes::from("a"), Bytes::from("1"))]);
     let mut steps = vec![Step::Hold, apply(), apply(), apply(), apply()];
-    steps.extend([Step::Hold, Step::Flush, apply(), Step::Flush]);
+    steps.extend([Step::Hold, Step::Sync, apply(), Step::Sync, Step::Merge]);
     steps.extend([1, 2, 0].map(|age| Step::Scan(age, all.clone())));
     run(steps).await;
 }
@@ -208,7 +213,7 @@ fn scans_of_few_rows_leave_the_callers_thread() {
     let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
     runtime.block_on(async {
         let root = tempfile::tempdir().unwrap();
-        let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+        let rows = LsmRows::open(&root.path().join("rows"), small()).unwrap();
         let put = RowChange::Put(Bytes::from("a"), Bytes::from("1"));
         rows.apply(None, Bytes::from("1"), vec![put]).await.unwrap();
         let snapshot = rows.snapshot().await.unwrap();

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{FjallRows, History, small};
+use super::{History, LsmRows, small};
 use engine::rows::{Rows, laws};
 
 const CHILD_DIR_VARIABLE: &str = "KUBEBRAIN_TEST_ROWS_CRASH_DIR";
@@ -25,7 +25,7 @@ async fn child_that_is_killed() {
     let Ok(dir) = std::env::var(CHILD_DIR_VARIABLE) else {
         return;
     };
-    let rows = FjallRows::open(Path::new(&dir), small()).unwrap();
+    let rows = LsmRows::open(Path::new(&dir), small()).unwrap();
     let history = history();
     let mut batch = History::batch_of(rows.fence().await.unwrap().as_ref());
     loop {
@@ -45,10 +45,10 @@ async fn after_a_kill_a_prefix_comes_back_that_holds_what_was_synced() {
     rounds(&history(), (1..=6).map(|round| 40 * round)).await;
 }
 
-/// Enough for several journals: fjall begins a new one after 64 MB.
+/// Many tables, and merges under way.
 #[tokio::test]
 #[ignore = "long, writes 800 MB: make test-long"]
-async fn after_a_kill_journals_and_tables_fit_each_other() {
+async fn after_a_kill_tables_of_a_prefix_come_back() {
     let mut history = history();
     history.max_value = 64 << 10;
     rounds(&history, [100, 350, 300, 20, 700, 30, 10, 400, 800, 5].into_iter()).await;
@@ -61,7 +61,7 @@ async fn rounds(history: &History, batches: impl Iterator<Item = u64>) {
     let mut at_least = 0;
     for batches in batches {
         let synced = run_and_kill(&dir, history.max_value, at_least + batches);
-        let rows = FjallRows::open(&dir, small()).unwrap();
+        let rows = LsmRows::open(&dir, small()).unwrap();
         let batch = History::batch_of(rows.fence().await.unwrap().as_ref());
         assert!(batch >= synced, "batch {batch} came back, {synced} was synced");
         for batch in at_least + 1..=batch {

@@ -1,7 +1,5 @@
 //! Tables are merged beside everything else, and views lose nothing by it.
 
-use std::sync::Arc;
-
 use super::*;
 use crate::rows::shape::{Levels, MergeShape};
 
@@ -12,21 +10,21 @@ fn value(batch: u64) -> Bytes {
 }
 
 /// Writes all keys, in a table of their own.
-async fn write(rows: &FjallRows, batch: u64) {
+async fn write(rows: &LsmRows, batch: u64) {
     let changes = (0..KEYS)
         .map(|key| laws::put(format!("key/{key}"), value(batch)))
         .collect();
     rows.apply(History::fence(batch - 1), History::fence(batch).unwrap(), changes)
         .await
         .unwrap();
-    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    rows.sync().await.unwrap();
 }
 
 /// Merges all tables of level 0, unless the thread does.
-async fn merge(rows: &FjallRows) {
+async fn merge(rows: &LsmRows) {
     let merged = async {
-        while rows.shared.keyspace.tree.l0_run_count() > 0 {
-            rows.shared.merger.try_to_merge().unwrap();
+        while rows.shared.tree.l0_run_count() > 0 {
+            rows.shared.merger.merge_level0().unwrap();
             tokio::task::yield_now().await;
         }
     };
@@ -36,7 +34,7 @@ async fn merge(rows: &FjallRows) {
 #[tokio::test]
 async fn views_keep_their_rows_while_tables_are_merged() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    let rows = LsmRows::open(&root.path().join("rows"), small()).unwrap();
     let mut views = Vec::new();
     for batch in 1..=60 {
         write(&rows, batch).await;
@@ -51,7 +49,7 @@ async fn views_keep_their_rows_while_tables_are_merged() {
             assert_eq!(row, Some(value(*batch)), "key {key} of batch {batch}");
         }
     }
-    let kept = rows.shared.keyspace.disk_space();
+    let kept = rows.shared.tree.disk_space();
     // With the views go the rows that only they needed, once a merge comes by the level that they are in.
     drop(views);
     write(&rows, 61).await;
@@ -59,44 +57,56 @@ async fn views_keep_their_rows_while_tables_are_merged() {
         .await
         .unwrap();
     while rows.shared.merger.push_down().unwrap() {}
-    let left = rows.shared.keyspace.disk_space();
+    let left = rows.shared.tree.disk_space();
     assert!(left * 3 < kept, "{left} of {kept} bytes are left");
 }
 
 #[tokio::test]
-async fn fjalls_own_thread_merges_nothing() {
+async fn versions_that_no_view_needs_come_to_no_table() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
-    let tree = &rows.shared.keyspace.tree;
-    // Without our thread.
+    let rows = LsmRows::open(&root.path().join("rows"), small()).unwrap();
     rows.shared.merger.end();
-    for batch in 1..=12 {
-        write(&rows, batch).await;
+    let put = async |batch: u64| {
+        let put = vec![laws::put("key", batch.to_be_bytes())];
+        rows.apply(History::fence(batch - 1), History::fence(batch).unwrap(), put)
+            .await
+            .unwrap();
+    };
+    for batch in 1..=5 {
+        put(batch).await;
     }
-    // The first one overlaps no other, and is moved.
-    let before = tree.l0_run_count();
-    assert_eq!(before, 11);
-    tree.compact(Arc::new(merge::nothing()), 0).unwrap();
-    assert_eq!(tree.l0_run_count(), before);
-    tree.compact(Arc::new(MergeShape::ample(64 << 10).strategy()), 0)
-        .unwrap();
-    assert_eq!(tree.l0_run_count(), 0);
+    let view = rows.snapshot().await.unwrap();
+    for batch in 6..=9 {
+        put(batch).await;
+    }
+    rows.sync().await.unwrap();
+    // The first batch, the one that the view sees, and what came after it.
+    assert_eq!(versions(&rows), 2 + 2 * 5);
+    let value = |batch: u64| Some(Bytes::copy_from_slice(&batch.to_be_bytes()));
+    assert_eq!(view.get(b"key").await.unwrap(), value(5));
+    drop(view);
+    put(10).await;
+    put(11).await;
+    rows.sync().await.unwrap();
+    assert_eq!(versions(&rows), 2 + 2 * 5 + 2);
+    assert_eq!(rows.snapshot().await.unwrap().get(b"key").await.unwrap(), value(11));
 }
 
 #[tokio::test]
 async fn merges_without_free_space_are_not_begun() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("rows");
-    drop(FjallRows::open(&dir, small()).unwrap());
-    let options = FjallOptions {
+    drop(LsmRows::open(&dir, small()).unwrap());
+    let options = LsmOptions {
         reserve_bytes: 1 << 60,
         ..small()
     };
-    let rows = FjallRows::open(&dir, options).unwrap();
+    let rows = LsmRows::open(&dir, options).unwrap();
     for batch in 1..=8 {
-        rows.shared.keyspace.insert(format!("key/{batch}"), "x").unwrap();
-        rows.shared.keyspace.insert("key", "x").unwrap();
-        rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+        let number = rows.shared.tree.draw();
+        rows.shared.tree.insert(format!("key/{batch}"), "x", number);
+        rows.shared.tree.insert("key", "x", number);
+        rows.sync().await.unwrap();
     }
     match rows.shared.merger.has_work() {
         Err(RowsError::Full(reason)) => assert!(reason.to_string().contains("more bytes are needed"), "{reason}"),
@@ -117,14 +127,14 @@ pub(super) fn random_bytes(batch: u64, len: usize) -> Bytes {
 }
 
 /// Returns true if each level below level 0 is one run.
-fn are_disjoint(rows: &FjallRows) -> bool {
-    let version = rows.shared.keyspace.tree.current_version();
+fn are_disjoint(rows: &LsmRows) -> bool {
+    let version = rows.shared.tree.current_version();
     (1..version.level_count()).all(|level| version.level(level).is_some_and(|level| level.run_count() <= 1))
 }
 
 /// All tables and their bytes.
-fn tables(rows: &FjallRows) -> std::collections::BTreeMap<u64, u64> {
-    let version = rows.shared.keyspace.tree.current_version();
+fn tables(rows: &LsmRows) -> std::collections::BTreeMap<u64, u64> {
+    let version = rows.shared.tree.current_version();
     let all = version.iter_tables();
     all.map(|table| (table.metadata.id, table.metadata.file_size)).collect()
 }
@@ -135,11 +145,11 @@ async fn merges_of_all_shapes_keep_every_row() {
     for seed in 0..3 {
         let root = tempfile::tempdir().unwrap();
         // Tables are made only where the test says so.
-        let options = FjallOptions {
+        let options = LsmOptions {
             memtable_bytes: 8 << 20,
             ..small()
         };
-        let rows = FjallRows::open(&root.path().join("rows"), options).unwrap();
+        let rows = LsmRows::open(&root.path().join("rows"), options).unwrap();
         rows.shared.merger.end();
         let mut random = rand::rngs::SmallRng::seed_from_u64(seed);
         let mut expected = std::collections::BTreeMap::new();
@@ -164,11 +174,11 @@ async fn merges_of_all_shapes_keep_every_row() {
                 .await
                 .unwrap();
             if random.random_bool(0.5) {
-                rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+                rows.sync().await.unwrap();
             }
             let shape = shapes[random.random_range(0..shapes.len())];
             for _ in 0..random.random_range(0..6) {
-                let (before, need) = (tables(&rows), Levels::of(&rows.shared.keyspace).need(shape));
+                let (before, need) = (tables(&rows), Levels::of(&rows.shared.tree).need(shape));
                 let done = rows.shared.merger.step(shape).unwrap();
                 assert!(
                     need.is_some() || !done,
@@ -201,52 +211,28 @@ async fn merges_of_all_shapes_keep_every_row() {
 #[tokio::test]
 async fn tables_that_were_made_beside_a_merge_that_failed_stay_as_long_as_views_need_them() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    let rows = LsmRows::open(&root.path().join("rows"), small()).unwrap();
     rows.shared.merger.end();
-    let (keyspace, merger) = (&rows.shared.keyspace, &rows.shared.merger);
+    let (tree, merger) = (&rows.shared.tree, &rows.shared.merger);
     for batch in 1..=3 {
         write(&rows, batch).await;
     }
     let view = rows.snapshot().await.unwrap();
     let files: Vec<_> = tables(&rows).into_keys().collect();
-    let file = |number: &u64| keyspace.path().join(inspect::TABLES_DIR).join(number.to_string());
-    let nobodys = keyspace.tree.get_next_table_id();
+    let file = |number: &u64| tree.path().join(inspect::TABLES_DIR).join(number.to_string());
+    let nobodys = tree.next_table_id();
     std::fs::write(file(&nobodys), "half a table").unwrap();
-    merger.leave_unfinished(0..keyspace.tree.get_next_table_id());
-    // Another table is going to be made.
-    keyspace.insert("key/0", "x").unwrap();
-    keyspace.tree.rotate_memtable().unwrap();
-    let early = merger.step(MergeShape::tight(64 << 10));
-    assert!(matches!(early, Err(RowsError::Full(_))), "{early:?}");
-    keyspace.tree.flush(&keyspace.tree.get_flush_lock(), 0).unwrap();
-    while merger.step(MergeShape::tight(64 << 10)).unwrap() {}
+    tree.get_next_table_id();
+    merger.note_unfinished(0);
+    // Another table is being made, which may have one of the numbers.
+    let made = tree.get_flush_lock();
+    std::thread::scope(|threads| {
+        let merge = threads.spawn(|| while merger.step(MergeShape::tight(64 << 10)).unwrap() {});
+        assert!(file(&nobodys).exists() && !merge.is_finished());
+        drop(made);
+    });
     assert!(!tables(&rows).contains_key(files.last().unwrap()), "it was merged");
     assert!(!file(&nobodys).exists());
-    assert!(files.iter().all(|number| file(number).exists()), "{files:?}");
-    drop(view);
-}
-
-/// Else a table that it merges away might have one of their numbers, and views may need it.
-#[tokio::test]
-async fn merge_that_looks_for_a_cause_removes_unfinished_tables_first() {
-    let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
-    rows.shared.merger.end();
-    for batch in 1..=3 {
-        write(&rows, batch).await;
-    }
-    let (keyspace, merger) = (&rows.shared.keyspace, &rows.shared.merger);
-    let view = rows.snapshot().await.unwrap();
-    let files: Vec<_> = tables(&rows).into_keys().collect();
-    let file = |number: &u64| keyspace.path().join(inspect::TABLES_DIR).join(number.to_string());
-    let unfinished = keyspace.tree.get_next_table_id();
-    std::fs::write(file(&unfinished), "half a table").unwrap();
-    merger.leave_unfinished(0..unfinished + 1);
-    merger.try_to_merge().unwrap();
-    assert!(!file(&unfinished).exists());
-    // Nothing is left to be removed by the next merge.
-    write(&rows, 4).await;
-    merger.try_to_merge().unwrap();
     assert!(files.iter().all(|number| file(number).exists()), "{files:?}");
     drop(view);
 }
@@ -254,7 +240,7 @@ async fn merge_that_looks_for_a_cause_removes_unfinished_tables_first() {
 #[tokio::test]
 async fn deletions_beside_a_row_beyond_all_others_are_pushed_down() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    let rows = LsmRows::open(&root.path().join("rows"), small()).unwrap();
     rows.shared.merger.end();
     write(&rows, 1).await;
     while rows.shared.merger.push_down().unwrap() {}
@@ -263,19 +249,19 @@ async fn deletions_beside_a_row_beyond_all_others_are_pushed_down() {
     rows.apply(History::fence(1), History::fence(2).unwrap(), changes)
         .await
         .unwrap();
-    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    rows.sync().await.unwrap();
     // Views are younger than what was deleted.
     let last = History::fence(3).unwrap();
     rows.apply(History::fence(2), last, Vec::new()).await.unwrap();
     while rows.shared.merger.push_down().unwrap() {}
-    let levels = Levels::of(&rows.shared.keyspace);
+    let levels = Levels::of(&rows.shared.tree);
     assert!(!levels.is_spread(), "{levels:?}");
     assert_eq!(versions(&rows), 2, "the row and the fence");
 }
 
 /// Waits until tables that occupied `before` bytes occupy little. It renews views while it waits, as a brain does.
-async fn until_given_back(rows: &FjallRows, before: u64) {
-    let occupied = || inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
+async fn until_given_back(rows: &LsmRows, before: u64) {
+    let occupied = || inspect::table_bytes(rows.shared.tree.path()).unwrap();
     let given_back = async {
         while occupied() > 3 * MAX_LEFT_OVER_BYTES / 2 {
             drop(rows.snapshot().await.unwrap());
@@ -290,11 +276,11 @@ async fn until_given_back(rows: &FjallRows, before: u64) {
 async fn space_of_deleted_rows_comes_back_though_nothing_is_written_any_more() {
     const ROWS: u64 = 300;
     let root = tempfile::tempdir().unwrap();
-    let options = FjallOptions {
+    let options = LsmOptions {
         memtable_bytes: 1 << 20,
         ..small()
     };
-    let rows = FjallRows::open(&root.path().join("rows"), options).unwrap();
+    let rows = LsmRows::open(&root.path().join("rows"), options).unwrap();
     for batch in 1..=2 * ROWS {
         let key = format!("key/{:04}", (batch - 1) % ROWS);
         let change = match batch <= ROWS {
@@ -305,39 +291,44 @@ async fn space_of_deleted_rows_comes_back_though_nothing_is_written_any_more() {
             .await
             .unwrap();
     }
-    let before = inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
+    let before = inspect::table_bytes(rows.shared.tree.path()).unwrap();
     assert!(before > 3 * MAX_LEFT_OVER_BYTES, "{before} bytes");
     until_given_back(&rows, before).await;
 }
 
 /// Deletes what batch 1 has written.
-async fn delete_all(rows: &FjallRows) {
+async fn delete_all(rows: &LsmRows) {
     let changes = (0..KEYS).map(|key| laws::delete(format!("key/{key}"))).collect();
     let fence = History::fence(2).unwrap();
     rows.apply(History::fence(1), fence, changes).await.unwrap();
 }
 
 /// Versions of rows in tables.
-fn versions(rows: &FjallRows) -> u64 {
-    let version = rows.shared.keyspace.tree.current_version();
+fn versions(rows: &LsmRows) -> u64 {
+    let version = rows.shared.tree.current_version();
     version.iter_tables().map(|table| table.metadata.item_count).sum()
 }
 
 #[tokio::test]
 async fn rows_that_a_view_kept_in_the_last_level_leave_it_after_the_view() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    let rows = LsmRows::open(&root.path().join("rows"), small()).unwrap();
     rows.shared.merger.end();
-    write(&rows, 1).await;
+    let fence = |batch| History::fence(batch).unwrap();
+    let all = |change: &dyn Fn(String) -> RowChange| (0..KEYS).map(|key| change(format!("key/{key}"))).collect();
+    rows.apply(None, fence(1), Vec::new()).await.unwrap();
+    // In memory: what is in a table before the view is taken, the view reads there.
+    let put = all(&|key| laws::put(key, "value"));
+    rows.apply(History::fence(1), fence(2), put).await.unwrap();
     let view = rows.snapshot().await.unwrap();
-    delete_all(&rows).await;
-    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    let delete = all(&|key| laws::delete(key));
+    rows.apply(History::fence(2), fence(3), delete).await.unwrap();
+    rows.sync().await.unwrap();
     while rows.shared.merger.push_down().unwrap() {}
     assert!(versions(&rows) > 2 * KEYS, "the view needs them");
-    assert_eq!(view.get(b"key/7").await.unwrap(), Some(value(1)));
+    assert_eq!(view.get(b"key/7").await.unwrap(), Some(Bytes::from("value")));
     drop(view);
-    let last = History::fence(3).unwrap();
-    rows.apply(History::fence(2), last, Vec::new()).await.unwrap();
+    rows.shared.renew_view(&*rows.shared.writer.lock().await);
     assert!(!rows.shared.merger.push_down().unwrap(), "all is in the last level");
     assert!(rows.shared.merger.rewrite_last().unwrap());
     assert_eq!(versions(&rows), 1, "the fence");
@@ -347,11 +338,11 @@ async fn rows_that_a_view_kept_in_the_last_level_leave_it_after_the_view() {
 async fn space_of_rows_that_a_view_kept_in_the_last_level_comes_back_by_itself() {
     const ROWS: u64 = 250;
     let root = tempfile::tempdir().unwrap();
-    let options = FjallOptions {
+    let options = LsmOptions {
         memtable_bytes: 1 << 20,
         ..small()
     };
-    let rows = FjallRows::open(&root.path().join("rows"), options).unwrap();
+    let rows = LsmRows::open(&root.path().join("rows"), options).unwrap();
     let put = |key| laws::put(format!("key/{key:04}"), random_bytes(key, 100 << 10));
     let puts = (0..ROWS).map(put).collect();
     let fence = |batch| History::fence(batch).unwrap();
@@ -359,13 +350,12 @@ async fn space_of_rows_that_a_view_kept_in_the_last_level_comes_back_by_itself()
     let view = rows.snapshot().await.unwrap();
     let deletions = (0..ROWS).map(|key| laws::delete(format!("key/{key:04}"))).collect();
     rows.apply(History::fence(1), fence(2), deletions).await.unwrap();
-    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
-    // It does not wait for a memtable that fjall has taken by itself.
-    while rows.shared.keyspace.sealed_memtable_count() > 0 || Levels::of(&rows.shared.keyspace).is_spread() {
+    rows.sync().await.unwrap();
+    while Levels::of(&rows.shared.tree).is_spread() {
         rows.shared.merger.push_down().unwrap();
         tokio::task::yield_now().await;
     }
-    let before = inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
+    let before = inspect::table_bytes(rows.shared.tree.path()).unwrap();
     assert!(before > 2 * MAX_LEFT_OVER_BYTES, "{before} bytes");
     drop(view);
     until_given_back(&rows, before).await;
@@ -374,7 +364,7 @@ async fn space_of_rows_that_a_view_kept_in_the_last_level_comes_back_by_itself()
 #[tokio::test]
 async fn compaction_has_views_renewed_first() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    let rows = LsmRows::open(&root.path().join("rows"), small()).unwrap();
     write(&rows, 1).await;
     let mut view = rows.snapshot().await.unwrap();
     delete_all(&rows).await;
@@ -398,7 +388,7 @@ async fn bytes_that_a_merge_of_everything_leaves_are_those_of_the_rows_that_stay
     const LARGE: u64 = 10;
     const SMALL: u64 = 2_000;
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    let rows = LsmRows::open(&root.path().join("rows"), small()).unwrap();
     rows.shared.merger.end();
     let mut puts: Vec<_> = (0..LARGE)
         .map(|key| laws::put(format!("large/{key}"), random_bytes(key, 50_000)))
@@ -409,7 +399,7 @@ async fn bytes_that_a_merge_of_everything_leaves_are_those_of_the_rows_that_stay
     for (batch, changes) in [(1, puts), (2, deletions), (3, Vec::new())] {
         let last = History::fence(batch).unwrap();
         rows.apply(History::fence(batch - 1), last, changes).await.unwrap();
-        rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+        rows.sync().await.unwrap();
     }
     let left = rows.shared.merger.live_bytes().unwrap();
     assert!((LARGE * 50_000..LARGE * 51_000).contains(&left), "{left} bytes");
@@ -421,7 +411,7 @@ async fn bytes_that_a_merge_of_everything_leaves_are_those_of_the_rows_that_stay
     )
     .await
     .unwrap();
-    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    rows.sync().await.unwrap();
     let more = rows.shared.merger.live_bytes().unwrap();
     assert!(
         (left + 30_000..left + 40_000).contains(&more),
@@ -433,7 +423,7 @@ async fn bytes_that_a_merge_of_everything_leaves_are_those_of_the_rows_that_stay
 #[tokio::test]
 async fn bytes_that_are_left_are_known_though_every_view_is_younger_than_the_tables() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    let rows = LsmRows::open(&root.path().join("rows"), small()).unwrap();
     rows.shared.merger.end();
     for batch in 1..=6 {
         let changes = match batch {
@@ -443,13 +433,13 @@ async fn bytes_that_are_left_are_known_though_every_view_is_younger_than_the_tab
         let last = History::fence(batch).unwrap();
         rows.apply(History::fence(batch - 1), last, changes).await.unwrap();
         if batch <= 2 {
-            rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+            rows.sync().await.unwrap();
         }
     }
     rows.shared.compact(super::super::CompactionWork::Tables).unwrap();
     let watermark = rows.shared.live.watermark();
-    let path = rows.shared.keyspace.path().to_owned();
-    let mut versions = rows.shared.keyspace.tree.get_version_history_lock();
+    let path = rows.shared.tree.path().to_owned();
+    let mut versions = rows.shared.tree.get_version_history_lock();
     versions.maintenance(&path, watermark).unwrap();
     drop(versions);
     let left = rows.shared.merger.live_bytes().unwrap();

@@ -6,15 +6,15 @@ use super::*;
 const QUOTA_BYTES: u64 = 16 << 20;
 const ROW_BYTES: usize = 8 << 10;
 
-fn within(quota_bytes: u64) -> FjallOptions {
-    FjallOptions {
+fn within(quota_bytes: u64) -> LsmOptions {
+    LsmOptions {
         quota_bytes: Some(quota_bytes),
-        ..FjallOptions::default()
+        ..LsmOptions::default()
     }
 }
 
 /// Overwrites rows that take half of the quota, and deletes what was overwritten as a compaction does.
-async fn churn(rows: &FjallRows, rounds: u64) {
+async fn churn(rows: &LsmRows, rounds: u64) {
     const ALIVE: u64 = QUOTA_BYTES / 2 / ROW_BYTES as u64;
     const STEP: u64 = 64;
     let key = |write: u64| format!("o/{:06}/{write:08}", write % ALIVE);
@@ -37,27 +37,26 @@ async fn churn(rows: &FjallRows, rounds: u64) {
 #[tokio::test]
 async fn churn_of_half_the_quota_stays_within_it() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), within(QUOTA_BYTES)).unwrap();
+    let rows = LsmRows::open(&root.path().join("rows"), within(QUOTA_BYTES)).unwrap();
     churn(&rows, 12).await;
     rows.compact().await.unwrap();
     let size = rows.size().unwrap();
     assert!(size < QUOTA_BYTES * 5 / 8, "{size} bytes are left");
 }
 
-/// fjall stores the size of a memtable when it makes the keyspace.
 #[tokio::test]
 async fn quota_that_came_later_counts_too() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("rows");
-    drop(FjallRows::open(&dir, FjallOptions::default()).unwrap());
-    churn(&FjallRows::open(&dir, within(QUOTA_BYTES)).unwrap(), 4).await;
+    drop(LsmRows::open(&dir, LsmOptions::default()).unwrap());
+    churn(&LsmRows::open(&dir, within(QUOTA_BYTES)).unwrap(), 4).await;
 }
 
 /// Nothing is put while the alarm is raised, but compactions delete.
 #[tokio::test]
 async fn deletions_bring_rows_below_a_quota_that_was_exceeded() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), within(QUOTA_BYTES)).unwrap();
+    let rows = LsmRows::open(&root.path().join("rows"), within(QUOTA_BYTES)).unwrap();
     let count = QUOTA_BYTES * 9 / 8 / ROW_BYTES as u64;
     let key = |row| format!("o/{row:06}");
     for row in 0..count {
@@ -90,7 +89,7 @@ async fn deletions_bring_rows_below_a_quota_that_was_exceeded() {
 #[tokio::test]
 async fn rows_that_a_view_keeps_do_not_hold_writes_up() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), within(QUOTA_BYTES)).unwrap();
+    let rows = LsmRows::open(&root.path().join("rows"), within(QUOTA_BYTES)).unwrap();
     let mut view = None;
     let count = QUOTA_BYTES * 3 / 2 / ROW_BYTES as u64;
     for row in 0..count {
