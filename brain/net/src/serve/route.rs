@@ -357,7 +357,10 @@ impl PerConnection {
 }
 
 /// The body of a response.
-#[allow(clippy::large_enum_variant, reason = "most responses are of RPCs, and a box for each costs more")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "most responses are of RPCs, and a box for each costs more"
+)]
 pub(super) enum PortBody {
     /// Of an RPC.
     Rpc(AnswerBody),
