@@ -81,7 +81,7 @@ struct MergeWork {
     kept_at: AtomicU64,
     /// Held while a merge runs.
     turn: Mutex<()>,
-    /// Numbers of tables that merges or writes began and could not finish, and of those that were made meanwhile.
+    /// Numbers of tables that merges or writes began and could not finish, and of those that were made in the same time.
     unfinished: Mutex<BTreeSet<TableId>>,
     /// Bytes that the merge under way may write.
     under_way: AtomicU64,

@@ -54,7 +54,7 @@ impl RowsTree {
         Ok(opened)
     }
 
-    /// Continues with numbers from `next` on. Nothing may be written meanwhile.
+    /// Continues with numbers from `next` on. No write may run at the same time.
     pub(super) fn skip_to(&self, next: SeqNo) {
         self.next.fetch_max(next);
         self.visible.fetch_max(next);

@@ -1,7 +1,7 @@
 //! Writes batches: small ones to memory, and all of that together with a large one to tables.
 //!
-//! Nothing else than a table is durable, and a table holds all that was written before it. What is only in memory is lost with the process,
-//! whose log has it.
+//! Nothing but a table is durable, and a table holds everything that was written before it. A crash loses the batches that are only in memory;
+//! the log has them.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use runtime::kill_points;
 #[derive(Default)]
 pub(super) struct LsmWriter {
     pub(super) fence: Option<Bytes>,
-    /// Memtables of which a table was begun and not finished.
+    /// Memtables whose table was begun and not finished.
     sealed: Vec<Arc<Memtable>>,
     /// Deletions that are in no table yet.
     deleted: u64,

@@ -107,7 +107,7 @@ async fn run(steps: Vec<Step>) {
             Step::Merge => drop(rows.shared.merger.push_down().unwrap()),
             Step::Reopen => {
                 held.clear();
-                // What is in memory only is lost.
+                // Batches that are only in memory are lost.
                 rows.sync().await.unwrap();
                 drop(rows);
                 rows = LsmRows::open(&dir, small()).unwrap();
