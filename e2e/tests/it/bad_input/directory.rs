@@ -74,10 +74,10 @@ fn a_directory_of_a_newer_version_is_left_alone() {
     used(&attempt);
     let newer = |bytes: &mut Vec<u8>| {
         let text = String::from_utf8(bytes.clone()).unwrap();
-        *bytes = text.replacen("format 3\n", "format 4\n", 1).into_bytes();
+        *bytes = text.replacen("format 4\n", "format 5\n", 1).into_bytes();
     };
     let data = attempt.data();
-    let words = ["format 4", "newer", data.to_str().unwrap()];
+    let words = ["format 5", "newer", data.to_str().unwrap()];
     refused_with(&attempt, &data.join("IDENTITY"), newer, &words);
     is_whole(&attempt);
 }
@@ -124,7 +124,7 @@ fn damage_in_every_part_of_a_directory_is_named_and_left_alone() {
         bytes[written / 2] ^= 1;
     };
     let segment = largest(&data.join("log"), "segment");
-    let manifest = largest(&data.join("rows/tree"), "v");
+    let manifest = only_manifest(&data.join("rows/tree"));
     for path in [data.join("IDENTITY"), segment, manifest] {
         refused_with(&attempt, &path, flip, &[path.file_name().unwrap().to_str().unwrap()]);
     }
@@ -136,12 +136,28 @@ fn damage_in_every_part_of_a_directory_is_named_and_left_alone() {
     is_whole(&attempt);
 }
 
-/// The file with most written in it, of those whose name begins or ends with this.
-fn largest(dir: &Path, part: &str) -> PathBuf {
+/// The manifest in use. Removes the others, as the first start would.
+fn only_manifest(tree: &Path) -> PathBuf {
+    let number = |path: &PathBuf| {
+        let name = path.file_name()?.to_str()?;
+        name.strip_prefix('v')?.parse::<u64>().ok()
+    };
+    let files = fs::read_dir(tree).unwrap().map(|entry| entry.unwrap().path());
+    let mut manifests: Vec<PathBuf> = files.filter(|path| number(path).is_some()).collect();
+    manifests.sort_by_key(number);
+    let newest = manifests.pop().unwrap();
+    for older in manifests {
+        fs::remove_file(older).unwrap();
+    }
+    newest
+}
+
+/// The file with most written in it, of those whose name ends with this.
+fn largest(dir: &Path, end: &str) -> PathBuf {
     let written = |path: &PathBuf| fs::read(path).unwrap().iter().filter(|byte| **byte != 0).count();
     let named = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap();
-        path.is_file() && (name.starts_with(part) || name.ends_with(part))
+        path.is_file() && name.ends_with(end)
     };
     let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     paths.filter(named).max_by_key(written).expect("such a file")
