@@ -163,7 +163,7 @@ pub(super) fn read(action: &str, args: &ArgMatches, env: &[(OsString, OsString)]
                     "a backup is encrypted with one key: --encryption-key-file names several".to_owned(),
                 ));
             }
-            BackupAction::Create(source("endpoints", args, env)?)
+            BackupAction::Create(Box::new(source("endpoints", args, env)?))
         }
         "list" => BackupAction::List {
             json: value::<String>(args, "output").is_some_and(|format| format == "json"),

@@ -49,7 +49,7 @@ pub struct BackupCommand {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackupAction {
     /// Makes one of a running store.
-    Create(SourceOptions),
+    Create(Box<SourceOptions>),
     /// Lists all of them.
     List {
         /// True if the list is JSON.

@@ -39,7 +39,7 @@ pub(super) trait UnaryRpc: Send + Sync {
 }
 
 impl UnaryRpcs {
-    /// Adds an RPC. Its request must have been [read whole](super::rpc).
+    /// Adds an RPC. Its request must have been read whole.
     #[must_use]
     pub fn with<Q, A, F>(
         self,
