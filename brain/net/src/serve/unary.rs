@@ -24,6 +24,9 @@ use runtime::budget::Meter;
 /// The longest message of an answer in bytes, as of grpc-go.
 const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
 
+/// Metadata of an answer that the server sets itself, as tonic's server does. An answer of the leader that a follower passes on has it.
+const RESERVED_HEADERS: [&str; 5] = ["te", "content-type", "grpc-message", "grpc-message-type", "grpc-status"];
+
 /// RPCs of one request and one answer, by their paths. Clones share them.
 #[derive(Clone, Default)]
 pub struct UnaryRpcs(Arc<HashMap<&'static str, Arc<dyn UnaryRpc>>>);
@@ -84,7 +87,11 @@ where
         let answer = (self.answer)(tonic::Request::from_http(request.map(|_| message)));
         Ok(Box::pin(async move {
             let (metadata, message, _) = answer.await?.into_parts();
-            Ok((metadata.into_headers(), framed(&message)?))
+            let mut headers = metadata.into_headers();
+            for name in RESERVED_HEADERS {
+                headers.remove(name);
+            }
+            Ok((headers, framed(&message)?))
         }))
     }
 }
@@ -157,5 +164,26 @@ impl http_body::Body for UnaryBody {
 
     fn is_end_stream(&self) -> bool {
         self.is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etcd_types::pb::healthpb::{HealthCheckRequest, HealthCheckResponse};
+
+    #[tokio::test]
+    async fn status_of_an_answer_that_is_passed_on_is_not_in_its_head() {
+        let rpcs = UnaryRpcs::default().with("/check", |_: tonic::Request<HealthCheckRequest>| async {
+            let mut answer = tonic::Response::new(HealthCheckResponse::default());
+            for name in RESERVED_HEADERS.into_iter().chain(["own"]) {
+                answer.metadata_mut().insert(name, "0".parse().unwrap());
+            }
+            Ok(answer)
+        });
+        let request = Request::new(framed(&HealthCheckRequest::default()).unwrap());
+        let begun = rpcs.get("/check").unwrap().begin(request);
+        let (headers, _) = begun.ok().unwrap().await.unwrap();
+        assert_eq!(headers.keys().collect::<Vec<_>>(), ["own"]);
     }
 }
