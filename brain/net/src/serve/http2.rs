@@ -14,13 +14,13 @@ use bytes::{Buf, Bytes};
 use futures::FutureExt as _;
 use futures::future::poll_fn;
 use h2::server::SendResponse;
-use h2::{Ping, PingPong, RecvStream, SendStream};
+use h2::{RecvStream, SendStream};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, Request, Response};
 use http_body::{Body as _, Frame};
 use tokio::io::AsyncReadExt as _;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tracing::{debug, warn};
@@ -30,23 +30,13 @@ use super::connection::{PortConfig, report};
 use super::connections::{CloseReason, ConnectionState, InFlight};
 use super::framing::RateDeadline;
 use super::headers::{FIELD_OVERHEAD_BYTES, MAX_HEADER_LIST_BYTES};
+use super::keepalive::{Keepalive, KeepalivePings};
 use super::request_body::{self, BodyPump};
 use super::route::{PerConnection, PortBody, is_grpc, too_many_requests};
 use etcd_types::errors::Error;
 use runtime::budget::{BudgetExceeded, Charge};
 use runtime::log_once::LogOnce;
 use telemetry::metrics::NetworkMetrics;
-
-/// Pings of idle connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keepalive {
-    /// Ping after this time without traffic; `None`: never.
-    pub interval: Option<Duration>,
-    /// Close the connection if a ping is not answered within this time.
-    pub timeout: Duration,
-    /// The least time between pings of a client that has open streams.
-    pub min_time: Duration,
-}
 
 /// The windows are large enough for a whole request without a round trip.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
@@ -648,55 +638,6 @@ impl Buf for ChargedPiece {
         }
         if let Some(charge) = &self.charge {
             charge.moved(len);
-        }
-    }
-}
-
-/// Pings a silent client according to `--grpc-keepalive-interval` and `--grpc-keepalive-timeout`.
-struct KeepalivePings {
-    options: Keepalive,
-    ping: Option<PingPong>,
-    wake: Pin<Box<Sleep>>,
-    /// The number of bytes received as of the last check.
-    received: u64,
-    asked: bool,
-}
-
-impl KeepalivePings {
-    fn new(options: Keepalive, ping: Option<PingPong>) -> Self {
-        let interval = options.interval.unwrap_or_default();
-        Self {
-            ping: ping.filter(|_| options.interval.is_some()),
-            wake: Box::pin(sleep_until(Instant::now() + interval)),
-            received: 0,
-            asked: false,
-            options,
-        }
-    }
-
-    /// Completes when a ping was not answered in time.
-    async fn missed(self: Pin<&mut Self>, connection: &ConnectionState) {
-        let this = self.get_mut();
-        let (Some(ping), Some(interval)) = (&mut this.ping, this.options.interval) else {
-            return std::future::pending().await;
-        };
-        loop {
-            this.wake.as_mut().await;
-            let received = connection.received();
-            let next = if received != this.received {
-                this.asked = false;
-                interval
-            } else if this.asked {
-                return;
-            } else {
-                this.asked = true;
-                if let Err(error) = ping.send_ping(Ping::opaque()) {
-                    debug!(%error, "could not send a ping");
-                }
-                this.options.timeout
-            };
-            this.received = received;
-            this.wake.as_mut().reset(Instant::now() + next);
         }
     }
 }

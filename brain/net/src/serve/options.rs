@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::http2::Keepalive;
+use super::keepalive::Keepalive;
 use crate::http::BrowserPolicy;
 use crate::listen::SocketOptions;
 use tls::TlsPolicy;

@@ -70,7 +70,7 @@ pub(super) async fn look(dir: &Path, models: &[Vec<(bytes::Bytes, bytes::Bytes)>
         Err(RowsOpenError::Rows(error @ RowsError::Corrupt(_))) => return Outcome::Refused(error.to_string()),
         Err(RowsOpenError::Rows(RowsError::Failed(error))) => return Outcome::Refused(format!("{error:#}")),
         Err(RowsOpenError::Newer(dir)) => return Outcome::Refused(dir.display().to_string()),
-        Err(error) => panic!("not how damage is told: {error:?}"),
+        Err(error) => panic!("this error does not report damage: {error:?}"),
     };
     let batch = History::batch_of(rows.fence().await.unwrap().as_ref());
     let snapshot = rows.snapshot().await.unwrap();
@@ -88,13 +88,13 @@ pub(super) async fn look(dir: &Path, models: &[Vec<(bytes::Bytes, bytes::Bytes)>
                 match snapshot.get(key).await {
                     Ok(found) => assert_eq!(found.as_ref(), Some(value)),
                     Err(RowsError::Corrupt(reason)) => return Outcome::Refused(reason),
-                    Err(error) => panic!("not how damage is told: {error:?}"),
+                    Err(error) => panic!("this error does not report damage: {error:?}"),
                 }
             }
             Outcome::Batch(batch)
         }
         Err(RowsError::Corrupt(reason)) => Outcome::Refused(reason),
-        Err(error) => panic!("not how damage is told: {error:?}"),
+        Err(error) => panic!("this error does not report damage: {error:?}"),
     }
 }
 

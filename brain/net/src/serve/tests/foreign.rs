@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use h2::client::SendRequest;
 
+use super::goaway::frame;
 use super::*;
 use runtime::tasks::Owned;
 
