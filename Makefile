@@ -22,6 +22,11 @@ CLUSTER := $(E2E) cluster
 MDBOOK_VERSION := 0.5.4
 MDBOOK := $(CARGO_TARGET_DIR)/tools/mdbook-$(MDBOOK_VERSION)
 
+# The book is built from a copy of its pages, with the same paths: links between docs and the pages outside of it work in both.
+BOOK := $(CARGO_TARGET_DIR)/book-sources
+BOOK_PAGES := docs examples manifests/yaml/samples manifests/monitoring/dashboard.json \
+    $(addsuffix .md,README ARCHITECTURE CONTRIBUTING SECURITY CHANGELOG operator/README brain/net/README e2e/bench/README)
+
 .DEFAULT_GOAL := help
 .PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-allocations bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others run-units run-features
 
@@ -39,9 +44,13 @@ fmt:
 clippy:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
-docs: $(MDBOOK)/bin/mdbook ## Build the documentation: of the crates in target/doc, the book of docs in target/book
+docs: $(MDBOOK)/bin/mdbook ## Build the documentation: of the crates in target/doc, the book in target/book
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
-	$(MDBOOK)/bin/mdbook build --dest-dir $(CARGO_TARGET_DIR)/book docs
+	rm -rf $(BOOK) && mkdir -p $(BOOK)
+	cp --parents -R $(BOOK_PAGES) $(BOOK)
+	mv $(BOOK)/docs/book.toml $(BOOK)
+	sed 's|](|](docs/|; s|](docs/\.\./|](|' $(BOOK)/docs/SUMMARY.md > $(BOOK)/SUMMARY.md && rm $(BOOK)/docs/SUMMARY.md
+	$(MDBOOK)/bin/mdbook build --dest-dir $(CARGO_TARGET_DIR)/book $(BOOK)
 
 # A program of its own, not a dependency of the workspace: built once for each version, in a directory that cargo removes.
 $(MDBOOK)/bin/mdbook:
