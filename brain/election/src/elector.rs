@@ -212,8 +212,14 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         claim: Option<Predecessor>,
     ) -> Result<Done, LockError> {
         if let Some(version) = &over {
-            // The update does again what was not done in time.
-            drop(timeout(self.limit(), self.lock.prepare(version)).await);
+            let (limit, timer) = (self.limit(), self.timer(CallKind::Write));
+            // The update does again what was not done in time, if there is time left.
+            if timeout(limit, self.lock.prepare(version)).await.is_err() {
+                timer.gave_up(limit);
+                if self.limit().is_zero() {
+                    return Err(no_answer_within(limit));
+                }
+            }
         }
         let (limit, timer) = (self.limit(), self.timer(CallKind::Write));
         if let Some(predecessor) = claim {
@@ -436,9 +442,22 @@ impl<C: Clock> Timer<C> {
             is_answered: answer.is_ok(),
             leads: self.leads,
         });
-        let late = |_| Err(LockError::Failed(anyhow::anyhow!("no answer within {limit:?}")));
-        (answer.unwrap_or_else(late), took)
+        (answer.unwrap_or_else(|_| Err(no_answer_within(limit))), took)
     }
+
+    /// Records that a call was given up after this time, before it was sent as a whole.
+    fn gave_up(self, took: Duration) {
+        (self.observer.0)(&Call {
+            kind: self.kind,
+            took,
+            is_answered: false,
+            leads: self.leads,
+        });
+    }
+}
+
+fn no_answer_within(limit: Duration) -> LockError {
+    LockError::Failed(anyhow::anyhow!("no answer within {limit:?}"))
 }
 
 #[cfg(test)]

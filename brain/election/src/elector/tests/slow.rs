@@ -110,3 +110,27 @@ async fn calls_are_observed_with_their_durations() {
     assert_eq!(calls.iter().filter(|call| call.kind == CallKind::Write).count(), 3);
     assert_eq!(calls.iter().filter(|call| call.leads).count(), 2);
 }
+
+/// The lead is lost without a renewal that was sent.
+#[tokio::test(start_paused = true)]
+async fn renewal_whose_preparation_is_not_answered_is_observed() {
+    let lock = Prepared {
+        lock: late(20),
+        takes: 2 * RENEW_DEADLINE,
+    };
+    let calls = Arc::new(std::sync::Mutex::new(Vec::<Call>::new()));
+    let seen = calls.clone();
+    let (elector, handle) = Elector::with_clock(lock, config(), TestClock::new(1.0), 7).unwrap();
+    let elector = elector.observed(move |call| seen.lock().unwrap().push(*call));
+    let mut running = Running::new();
+    running.spawn(elector.run(CancellationToken::new()));
+    let mut states = handle.watch();
+    for leads in [true, false] {
+        let changed = |state: &ElectionState| matches!(state, ElectionState::Leading(_)) == leads;
+        states.wait_for(changed).await.unwrap();
+    }
+    let calls = calls.lock().unwrap();
+    let lost = calls.iter().filter(|call| call.leads).collect::<Vec<_>>();
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    assert!(!lost[0].is_answered && lost[0].took > RENEW_DEADLINE / 2, "{lost:?}");
+}
