@@ -5,8 +5,9 @@
 use prost::Message as _;
 use tonic::{Request, Response, Status};
 
-use self::guard::{TokenKind, check_password};
-use self::hashing::PasswordOrigin;
+use self::authenticator::TokenKind;
+use self::hashing_limit::PasswordOrigin;
+use self::password::check_password;
 use super::context::ApiContext;
 use super::leader_request::LeaderRequest;
 use cluster::forward::caller;
@@ -18,16 +19,20 @@ use mvcc::auth::{Auth as Users, Permission, ROOT_ROLE};
 use pb::auth_server::Auth;
 use store::sequencer::command::Command;
 
+pub use authenticator::Authenticator;
 pub use credentials::Credentials;
-pub use guard::{Authenticator, Guard};
+pub use guard::Guard;
 pub use options::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
 
+mod authenticator;
 mod change;
 mod credentials;
 mod guard;
-mod hashing;
+mod hashing_limit;
+mod identify;
 mod jwt;
 mod options;
+mod password;
 mod simple;
 
 /// The service over a store.

@@ -3,7 +3,8 @@
 //! A stream is driven only while its client reads: responses are pulled through HTTP/2's flow control, and a stream that is not
 //! read keeps a single batch in memory. Its watchers lag and read history later.
 
-mod progress;
+mod progress_notify;
+mod progress_request;
 mod request;
 mod response;
 mod session;

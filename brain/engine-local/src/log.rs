@@ -1,14 +1,14 @@
 //! The log in files of one directory: the embedded engine.
 //!
-//! - **Segments** (`files/segment.rs`) are preallocated files in which frames (`files/frame.rs`) follow each other in the
+//! - **Segments** (`log/segment.rs`) are preallocated files in which frames (`log/frame.rs`) follow each other in the
 //!   order of arrival. The first frame of each says where the segment before it ends.
-//! - **One thread** (`files/writer.rs`) writes them: all that is queued as one batch, one `fdatasync`, then the answers.
-//! - **`control`** (`files/control.rs`) holds the watermark and says which segments must exist.
-//! - **Index files** (`files/segment_index.rs`) belong to segments that are no longer written to, and may be missing.
-//! - **Open** (`files/open.rs`) reads everything once that is not in rows yet. A batch is written only when all before it is synced, so
+//! - **One thread** (`log/writer.rs`) writes them: all that is queued as one batch, one `fdatasync`, then the answers.
+//! - **`control`** (`log/control.rs`) holds the watermark and says which segments must exist.
+//! - **Index files** (`log/segment_index.rs`) belong to segments that are no longer written to, and may be missing.
+//! - **Open** (`log/open.rs`) reads everything once that is not in rows yet. A batch is written only when all before it is synced, so
 //!   any frame proves everything before its batch; and when the queue runs empty a mark after the last batch proves that one too.
 //!   Hence only a last batch without a mark can be torn, or be in the page cache alone: a torn one is cut; one in the page cache is
-//!   written again into a new file and synced before any reader sees it (`files/recover_tail.rs`). All other invalid content is
+//!   written again into a new file and synced before any reader sees it (`log/recover_tail.rs`). All other invalid content is
 //!   damage: it is named, and nothing is repaired.
 //! - What remains undetected: damage to a last batch without a mark looks like a torn one. The mark is not synced itself,
 //!   so this takes a power loss right after the last answer *and* a damaged sector in just that batch.

@@ -492,8 +492,8 @@ mod tests {
     use super::*;
     use crate::hot_rows::HotRows;
     use crate::keys;
+    use crate::next_page_count::PageCounts;
     use crate::op::PutOp;
-    use crate::page_counts::PageCounts;
     use crate::row::{KeyMeta, encode_index, encode_object};
     use engine::rows::mem::MemRows;
     use engine::rows::{RowChange, Rows};

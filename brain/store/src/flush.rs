@@ -32,11 +32,11 @@ use mvcc::row::{Manifest, STORED_FORMAT_WITH_AUTH};
 use runtime::kill_points;
 use telemetry::metrics::Metrics;
 
-mod compaction;
+mod delete_superseded;
 mod destroy_slots;
 mod write_batch;
 
-use compaction::CompactionScan;
+use delete_superseded::CompactionScan;
 use write_batch::{WriteBatch, fill_batch};
 
 /// The pace at which a compaction deletes what it made obsolete.

@@ -32,7 +32,7 @@ mod facts;
 mod lock;
 mod merge;
 mod pod;
-pub mod reasons;
+pub mod reason_table;
 #[cfg(test)]
 mod tests;
 

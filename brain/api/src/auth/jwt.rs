@@ -16,10 +16,10 @@ use crate::auth::{JwtOptions, SignMethod};
 use etcd_types::errors::Error;
 use etcd_types::types::Identity;
 use sign::Signer;
-use verify::{PublicKey, Verifier};
+use verifying_key::{PublicKey, Verifier};
 
 mod sign;
-mod verify;
+mod verifying_key;
 
 /// The keys and the lifetime of tokens.
 #[derive(Debug)]

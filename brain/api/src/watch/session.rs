@@ -15,7 +15,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tonic::{Status, Streaming};
 use tracing::debug;
 
-use super::progress::ProgressRequest;
+use super::progress_request::ProgressRequest;
 use super::response::{self, NO_WATCHER};
 use super::watchers::{WatcherResponses, Watchers};
 use super::{WatchContext, stopped};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::progress_notify::ProgressNotify;
 use super::request::{CancelReason, CreateRequest, ResponseFormat};
 use super::{WatchContext, response};
 use crate::auth::Credentials;
@@ -22,11 +23,11 @@ use runtime::budget::{Charge, Meter};
 /// the oldest ids are forgotten.
 const MAX_ENDED_IDS: usize = 1024;
 
-struct Watcher {
-    subscription: Subscription,
+pub(super) struct Watcher {
+    pub(super) subscription: Subscription,
     form: ResponseFormat,
-    notify: ProgressNotify,
-    start: Option<Revision>,
+    pub(super) notify: ProgressNotify,
+    pub(super) start: Option<Revision>,
     /// The compacted revision when the watcher was created: events up to it are sent without their previous versions.
     floor: Revision,
     queued: bool,
@@ -39,17 +40,6 @@ impl Watcher {
     }
 }
 
-/// The action of the next progress tick for a watcher.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ProgressNotify {
-    /// No notification, ever.
-    Never,
-    /// Sends a progress notification.
-    Due,
-    /// Sends nothing: an event was sent since the last tick.
-    Elided,
-}
-
 /// Responses for one watcher.
 #[derive(Debug)]
 pub(super) struct WatcherResponses {
@@ -60,13 +50,13 @@ pub(super) struct WatcherResponses {
 
 /// The watchers of one stream; see the module.
 pub(super) struct Watchers {
-    shared: Arc<WatchContext>,
+    pub(super) shared: Arc<WatchContext>,
     inbox: Arc<Inbox>,
     /// Charges the connection for its watchers.
     meter: Meter,
     /// The credentials of the client.
     credentials: Credentials,
-    by_id: BTreeMap<i64, Watcher>,
+    pub(super) by_id: BTreeMap<i64, Watcher>,
     ended: BTreeSet<i64>,
     next_id: i64,
     queue: VecDeque<i64>,
@@ -434,27 +424,6 @@ impl Watchers {
         self.by_id
             .get(&id)
             .is_some_and(|watcher| watcher.subscription.has_pending(revision))
-    }
-
-    /// Returns every watcher that requested periodic progress notifications.
-    pub(super) fn notified(&self) -> VecDeque<i64> {
-        let wants = |watcher: &Watcher| watcher.notify != ProgressNotify::Never;
-        self.by_id
-            .iter()
-            .filter(|(_, watcher)| wants(watcher))
-            .map(|(id, _)| *id)
-            .collect()
-    }
-
-    /// Handles the tick of one watcher; `dispatched` is the revision of the stream's inbox.
-    pub(super) fn tick(&mut self, id: i64, dispatched: Revision) -> Option<WatchResponse> {
-        let watcher = self.by_id.get_mut(&id)?;
-        let before = std::mem::replace(&mut watcher.notify, ProgressNotify::Due);
-        let begun = watcher.start.is_none_or(|start| start <= dispatched);
-        // If events beyond `dispatched` were already sent, the reported progress would go back.
-        let known = watcher.subscription.next() - 1 <= dispatched;
-        let due = before == ProgressNotify::Due && begun && known && !watcher.subscription.has_pending(dispatched);
-        due.then(|| response::progress(self.shared.header(dispatched), id))
     }
 
     fn enqueue(&mut self, id: i64) {

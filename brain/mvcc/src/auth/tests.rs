@@ -1,6 +1,7 @@
 use super::*;
-use crate::op::{CompareResult, CompareTarget, DeleteOp, RangeOp};
-use etcd_types::types::Identity;
+use crate::op::{Compare, CompareResult, CompareTarget, DeleteOp, Op, PutOp, RangeOp, Span, TxnOp};
+use bytes::Bytes;
+use etcd_types::types::{Caller, Identity, LeaseId};
 
 fn text(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())

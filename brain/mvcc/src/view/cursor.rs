@@ -329,7 +329,7 @@ mod tests {
     use super::*;
     use crate::hot_rows::HotRows;
     use crate::memtable::{MemtableSet, Version};
-    use crate::page_counts::PageCounts;
+    use crate::next_page_count::PageCounts;
     use crate::row::{KeyMeta, encode_index, encode_object};
     use engine::rows::mem::MemRows;
     use engine::rows::{RowChange, Rows};

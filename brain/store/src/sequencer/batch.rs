@@ -21,9 +21,11 @@ use mvcc::fetch::{Extent, Fetched};
 use mvcc::lease::ENDING_CHECKPOINT;
 use mvcc::op::Op;
 use mvcc::overlay::{Delta, Head, Overlay};
-use mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record, Revoke, Token};
+use mvcc::record::{Alarm, Change, Checkpoint, Entry, Grant, KeyChange, Keys, Record, Revoke, Token};
 use mvcc::view::View;
 use runtime::budget::Meter;
+
+mod compact;
 
 /// The channel of a waiting client, and its reply.
 pub(super) type WaitingReply = (oneshot::Sender<Reply>, BatchReply);
@@ -365,18 +367,6 @@ impl BatchBuilder {
         self.auth.user(&user).map_err(|_| Error::AuthFailed)?;
         let digest = Bytes::copy_from_slice(digest);
         self.push(Change::Token(Token { user, digest }));
-        Ok(())
-    }
-
-    fn compact(&mut self, revision: Revision) -> Result<(), Error> {
-        if revision <= self.head.compacted {
-            return Err(Error::Compacted);
-        }
-        if revision > self.head.revision {
-            return Err(Error::FutureRev);
-        }
-        self.head.compacted = revision;
-        self.push(Change::Compact(Compact { revision }));
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use rustls_pki_types::pem::PemObject as _;
 use x509_parser::der_parser::der::parse_der_sequence;
 
 use super::hmac_key;
-use super::verify::PublicKey;
+use super::verifying_key::PublicKey;
 use crate::auth::SignMethod;
 use tls::signing_key;
 

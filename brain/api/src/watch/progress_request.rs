@@ -1,4 +1,4 @@
-//! The times at which a stream may report progress.
+//! The answer to a client's progress request, and when a stream may send it.
 //!
 //! The answer to a progress request names one revision. Everything at or before it must have been sent to all watchers of the
 //! stream, and nothing after it: a client may take the newest answer as the revision of its copy, and that must not go back. So
@@ -82,7 +82,7 @@ impl ProgressRequest {
         }
     }
 
-    /// Records that the [awaited](Progress::awaited) revision is dispatched, and that `owing` still have events to send up to it.
+    /// Records that the [awaited](ProgressRequest::awaited) revision is dispatched, and that `owing` still have events to send up to it.
     /// Returns the revision to report to the client if `owing` is empty.
     pub(super) fn begin(&mut self, owing: HashSet<i64>) -> Option<Revision> {
         if let ProgressState::Frozen(_, known) = &mut self.state {
