@@ -28,7 +28,7 @@ BOOK_PAGES := docs examples manifests/yaml/samples manifests/monitoring/dashboar
     $(addsuffix .md,README ARCHITECTURE CONTRIBUTING SECURITY CHANGELOG operator/README brain/net/README e2e/bench/README)
 
 .DEFAULT_GOAL := help
-.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-allocations bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others run-units run-features
+.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-allocations bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-17s %s\n' "$$name" "$$what"; done
@@ -70,21 +70,17 @@ tools: tests ## Install and build everything that clusters and tests need
 release-tools: build
 	$(CLUSTER) tools
 
+# The end-to-end tests wait for each other's Kubernetes often enough that the others run beside them.
 test: tools ## All tests, from unit to end-to-end
-	$(MAKE) --no-print-directory --keep-going run-others run-e2e
+	$(MAKE) --no-print-directory --keep-going --jobs 2 run-others run-e2e
 
-# The tests named "e2e" need the rest: root, Go, a Kubernetes. The others run in two halves at a time: those of whole crates wait, for clocks
-# and for storage that does not answer, as often as they compute.
-UNITS := --locked --workspace --lib --bins
-FEATURES := --locked --workspace --test it --test slot_model
+# The tests named "e2e" need the rest: root, Go, a Kubernetes. The others wait, for clocks and for storage that does not answer, as often as
+# they compute: several binaries run at a time.
+OTHERS := --locked --workspace --lib --bins --test it --test slot_model
+BUILT_TESTS := $(CARGO_TARGET_DIR)/tests.json
 run-others:
-	$(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync=target run-units run-features
-
-run-units:
-	cargo test --no-fail-fast $(UNITS) -- $(TEST_ARGS)
-
-run-features:
-	cargo test --no-fail-fast $(FEATURES) -- --test-threads 4 $(TEST_ARGS)
+	cargo test --no-run --message-format=json-render-diagnostics $(OTHERS) > $(BUILT_TESTS)
+	$(TESTED)/kubebrain-run-tests -- --test-threads 4 $(TEST_ARGS) < $(BUILT_TESTS)
 
 # The number of end-to-end tests at a time. They start whole clusters, which slow each other down.
 THREADS ?= 3
