@@ -99,6 +99,7 @@ async fn leader_keeps_its_lead_on_stores_that_are_slow_in_any_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes of waiting for a slow store: make test-long"]
 async fn member_with_a_longer_lease_leads_when_every_answer_is_2_s_late() {
     let site = Site::new(1).await;
     site.tikv.delays().set([Delay::of(2 * SECOND)]);
