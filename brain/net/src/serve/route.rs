@@ -182,20 +182,29 @@ where
 
 impl PerConnection {
     /// Answers a request over HTTP/2.
-    pub(super) async fn respond_http2<B>(&self, mut request: Request<B>) -> Response<PortBody>
+    pub(super) fn respond_http2<B>(
+        &self,
+        mut request: Request<B>,
+    ) -> impl Future<Output = Response<PortBody>> + Send + use<B>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
         if !self.routes.grpc || !is_grpc(&request) {
-            let answered = self.respond(request).await.unwrap_or_else(|never| match never {});
-            return answered.map(PortBody::Page);
+            let answered = self.respond(request).map(|answered| match answered {
+                Ok(response) => response.map(PortBody::Page),
+            });
+            return answered.left_future();
         }
         self.describe(&mut request);
         match head::refuse(&request) {
-            Some(refusal) => refusal.map(PortBody::Page),
-            None => self.rpc(request).await.map(PortBody::Rpc),
+            Some(refusal) => ready(refusal.map(PortBody::Page)).left_future(),
+            None => self
+                .rpc(request)
+                .map(|response| response.map(PortBody::Rpc))
+                .right_future(),
         }
+        .right_future()
     }
 
     /// Describes the other end to what answers a request.

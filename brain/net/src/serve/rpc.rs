@@ -63,102 +63,138 @@ pub(super) struct RpcCall {
 
 impl RpcCall {
     /// Begins the RPC: a unary one when its whole request has arrived and there is memory for it.
-    pub(super) async fn run<B>(mut self, request: Request<B>) -> Response<RpcBody>
+    ///
+    /// No async functions here and below: each argument of one is in its future twice.
+    pub(super) fn run<B>(mut self, mut request: Request<B>) -> impl Future<Output = Response<RpcBody>> + Send + use<B>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        match self.begin(request).await {
-            Ok(response) => response,
-            Err(RpcRefusal::Exceeded(exceeded)) => {
-                self.refusals.exceeded(exceeded);
-                Error::TooManyRequests.status().into_http()
-            }
-            Err(RpcRefusal::Status(status)) => status.into_http(),
-            Err(RpcRefusal::Stalled) => {
-                self.refusals.count("request_stalled");
-                Error::DeadlineExceeded.status().into_http()
+        async move {
+            let begun = match self.admit(&mut request) {
+                Err(refusal) => Err(refusal),
+                Ok(admitted) if has_one_request(request.uri().path()) => {
+                    let encoding = admitted.encoding;
+                    let begun = self.one_request(request, admitted).await;
+                    begun.map(|response| (response, encoding))
+                }
+                Ok(admitted) => self.stream(request, admitted).await,
+            };
+            match begun {
+                Ok((response, encoding)) => self.encoded(response, encoding),
+                Err(RpcRefusal::Exceeded(exceeded)) => {
+                    self.refusals.exceeded(exceeded);
+                    Error::TooManyRequests.status().into_http()
+                }
+                Err(RpcRefusal::Status(status)) => status.into_http(),
+                Err(RpcRefusal::Stalled) => {
+                    self.refusals.count("request_stalled");
+                    Error::DeadlineExceeded.status().into_http()
+                }
             }
         }
     }
 
-    async fn begin<B>(&mut self, mut request: Request<B>) -> Result<Response<RpcBody>, RpcRefusal>
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
+    /// Charges an RPC before its request is read.
+    fn admit<B>(&self, request: &mut Request<B>) -> Result<AdmittedRpc, RpcRefusal> {
         let meter = Meter::new(&self.account)?;
         request.extensions_mut().insert(meter.clone());
-        let encoding = MessageEncoding::take(request.headers_mut())?;
-        let charge = self.account.charge(0)?;
-        let mut response = if has_one_request(request.uri().path()) {
-            self.one_request(request, encoding, (charge, meter)).await?
-        } else {
-            let plain = self.account.charge(0)?;
-            let received = self.received.take();
-            let request = request.map(|body| {
-                let framed = FramedMessages::new(body.map_err(axum::Error::new), charge, received);
-                match encoding {
-                    MessageEncoding::Identity => Body::new(framed),
-                    MessageEncoding::Gzip => Body::new(InflatedMessages::new(framed, self.limits.message, plain)),
-                }
-            });
-            self.call(request, meter).await
-        };
+        Ok(AdmittedRpc {
+            encoding: MessageEncoding::take(request.headers_mut())?,
+            charge: self.account.charge(0)?,
+            meter,
+        })
+    }
+
+    /// Returns a response with its messages compressed, for a client that compresses.
+    fn encoded(&self, mut response: Response<RpcBody>, encoding: MessageEncoding) -> Response<RpcBody> {
         if encoding == MessageEncoding::Gzip && !response.headers().contains_key(Status::GRPC_STATUS) {
             gzip::announce(response.headers_mut());
             let account = self.account.clone();
-            return Ok(response.map(|body| Body::new(DeflatedBody::new(Body::new(body), account)).into()));
+            return response.map(|body| Body::new(DeflatedBody::new(Body::new(body), account)).into());
         }
-        Ok(response)
+        response
     }
 
-    /// Begins an RPC that takes one request.
-    async fn one_request<B>(
+    /// Begins an RPC that may take several requests.
+    async fn stream<B>(
         &mut self,
         request: Request<B>,
-        encoding: MessageEncoding,
-        (mut charge, meter): (Charge, Meter),
-    ) -> Result<Response<RpcBody>, RpcRefusal>
+        admitted: AdmittedRpc,
+    ) -> Result<(Response<RpcBody>, MessageEncoding), RpcRefusal>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
+        let AdmittedRpc {
+            encoding,
+            charge,
+            meter,
+        } = admitted;
+        let plain = self.account.charge(0)?;
+        let received = self.received.take();
+        let request = request.map(|body| {
+            let framed = FramedMessages::new(body.map_err(axum::Error::new), charge, received);
+            match encoding {
+                MessageEncoding::Identity => Body::new(framed),
+                MessageEncoding::Gzip => Body::new(InflatedMessages::new(framed, self.limits.message, plain)),
+            }
+        });
+        Ok((self.call(request, meter).await, encoding))
+    }
+
+    /// Begins an RPC that takes one request.
+    fn one_request<B>(
+        &mut self,
+        request: Request<B>,
+        admitted: AdmittedRpc,
+    ) -> impl Future<Output = Result<Response<RpcBody>, RpcRefusal>> + Send
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let AdmittedRpc {
+            encoding,
+            mut charge,
+            meter,
+        } = admitted;
         let (head, body) = request.into_parts();
-        let whole = self.read(body, &mut charge).await?;
-        let (whole, inflated) = gzip::inflate(encoding, whole, self.limits.message, &self.account).await?;
-        let mut charge = inflated.unwrap_or(charge);
-        if let Some(message) = whole.get(MESSAGE_PREFIX_BYTES..) {
-            charge.grow(decoded_bytes(head.uri.path(), message, self.limits.txn_ops)?)?;
+        async move {
+            let whole = self.read(body, &mut charge).await?;
+            let (whole, inflated) = gzip::inflate(encoding, whole, self.limits.message, &self.account).await?;
+            let mut charge = inflated.unwrap_or(charge);
+            if let Some(message) = whole.get(MESSAGE_PREFIX_BYTES..) {
+                charge.grow(decoded_bytes(head.uri.path(), message, self.limits.txn_ops)?)?;
+            }
+            let slow = self.slow.take();
+            let timed = slow.and_then(|(log, client)| RpcTimer::begin(log, client, &head.uri, whole.clone()));
+            // tonic has the error for a longer one.
+            let is_short = whole.len() <= MESSAGE_PREFIX_BYTES.saturating_add(self.limits.message);
+            let request = Request::from_parts(head, whole);
+            let begun = match self.unary.take().filter(|_| is_short) {
+                Some(rpc) => rpc.begin(request),
+                None => Err(request),
+            };
+            let response = match begun {
+                Ok(answer) => unary::respond(answer.await, meter),
+                Err(request) => self.call(request.map(Body::from), meter).await,
+            };
+            // The memory of the request is charged as long as the log needs it.
+            let Some(timed) = timed.and_then(RpcTimer::answered) else {
+                drop(charge);
+                return Ok(response);
+            };
+            let mut held = Some((timed, charge));
+            Ok(response.map(|body| {
+                let body = body.map_frame(move |frame| {
+                    if let Some((timed, _charge)) = held.take() {
+                        timed.end(frame.data_ref());
+                    }
+                    frame
+                });
+                Body::new(body).into()
+            }))
         }
-        let slow = self.slow.take();
-        let timed = slow.and_then(|(log, client)| RpcTimer::begin(log, client, &head.uri, whole.clone()));
-        // tonic has the error for a longer one.
-        let is_short = whole.len() <= MESSAGE_PREFIX_BYTES.saturating_add(self.limits.message);
-        let request = Request::from_parts(head, whole);
-        let begun = match self.unary.take().filter(|_| is_short) {
-            Some(rpc) => rpc.begin(request),
-            None => Err(request),
-        };
-        let response = match begun {
-            Ok(answer) => unary::respond(answer.await, meter),
-            Err(request) => self.call(request.map(Body::from), meter).await,
-        };
-        // The memory of the request is charged as long as the log needs it.
-        let Some(timed) = timed.and_then(RpcTimer::answered) else {
-            drop(charge);
-            return Ok(response);
-        };
-        let mut held = Some((timed, charge));
-        Ok(response.map(|body| {
-            let body = body.map_frame(move |frame| {
-                if let Some((timed, _charge)) = held.take() {
-                    timed.end(frame.data_ref());
-                }
-                frame
-            });
-            Body::new(body).into()
-        }))
     }
 
     /// Reads the body of a request that is one message.
@@ -213,6 +249,15 @@ impl RpcCall {
         let response = self.grpc.call(request).await.unwrap_or_else(|never| match never {});
         response.map(|body| Body::new(MeteredBody { body, meter }).into())
     }
+}
+
+/// An RPC that may read its request.
+struct AdmittedRpc {
+    encoding: MessageEncoding,
+    /// For the request, as it grows.
+    charge: Charge,
+    /// For the answer.
+    meter: Meter,
 }
 
 /// The reason why an RPC was not begun.
