@@ -12,7 +12,7 @@ use crate::disk::ServerDir;
 use crate::report::{Report, Unit};
 use crate::updates;
 use keys::fill;
-use load::{UnaskedKeysLoad, read_from_files};
+use load::{UnaskedKeysLoad, read_from_files, written_to_disk};
 
 /// Keys of the large delete, if that many exist.
 const DELETED_KEYS: u64 = 300_000;
@@ -104,10 +104,16 @@ impl SizeRound<'_> {
         self.say("RSS, loaded", Unit::Mib, server.usage()?.rss as f64 / MIB);
         self.say("live data", Unit::Mib, footprint::live(self.keys) as f64 / MIB);
         if !self.is_on_tikv {
+            self.say_written("creates in txns of 100", written_to_disk(&server)?);
             let occupied = footprint::size(&self.place.data())?;
             self.say_occupied("loaded", occupied);
         }
         server.kill()
+    }
+
+    fn say_written(&mut self, by: &str, bytes: u64) {
+        let part = bytes as f64 / footprint::live(self.keys) as f64 * 100.0;
+        self.say(&format!("{by}: written to disk, of live data"), Unit::Percent, part);
     }
 
     fn say_occupied(&mut self, when: &str, bytes: u64) {
@@ -170,15 +176,20 @@ impl SizeRound<'_> {
             self.say(name, Unit::BytesEach, read);
         }
         let compaction = load.compact().await?;
+        self.say(
+            "compaction of what they superseded",
+            Unit::Seconds,
+            compaction.took.as_secs_f64(),
+        );
         for (name, time) in [
-            ("compaction of what they superseded", compaction.took),
             ("put while they are compacted, 99 of 100 within", compaction.most),
             ("put while they are compacted, the longest", compaction.longest),
         ] {
-            self.say(name, Unit::Seconds, time.as_secs_f64());
+            self.say(name, Unit::Millis, time.as_secs_f64() * 1000.0);
         }
         if !self.is_on_tikv {
             let occupied = footprint::settled(&self.place.data()).await?;
+            self.say_written("updates in txns of 50 and their compaction", written_to_disk(&server)?);
             self.say_occupied("compacted", occupied);
         }
         server.stop()

@@ -311,9 +311,19 @@ pub(super) async fn get(mut kv: KvClient<Channel>, n: u64) -> anyhow::Result<()>
 
 /// Bytes that the process has read by system calls, from the kernel's cache or the disk. Mapped reads are not counted.
 pub(super) fn read_from_files(server: &Server) -> anyhow::Result<u64> {
+    counted(server, "rchar: ")
+}
+
+/// Bytes of files that the process has changed and the kernel writes to the disk.
+pub(super) fn written_to_disk(server: &Server) -> anyhow::Result<u64> {
+    counted(server, "write_bytes: ")
+}
+
+fn counted(server: &Server, counter: &str) -> anyhow::Result<u64> {
     let path = format!("/proc/{}/io", server.pid());
     let io = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    let read = io.lines().find_map(|line| line.strip_prefix("rchar: "));
-    read.and_then(|bytes| bytes.trim().parse().ok())
-        .with_context(|| format!("no rchar in {path}"))
+    let bytes = io.lines().find_map(|line| line.strip_prefix(counter));
+    bytes
+        .and_then(|bytes| bytes.trim().parse().ok())
+        .with_context(|| format!("no {counter}in {path}"))
 }
