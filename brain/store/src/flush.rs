@@ -74,8 +74,9 @@ pub struct Flusher {
     flushed: mpsc::Sender<FlushResult>,
     /// A compaction that is under way.
     scan: Option<CompactionScan>,
-    /// The bytes of log that were given up when slots were last destroyed.
+    /// The bytes of log that were given up when slots were last destroyed, and when that was.
     destroyed: i64,
+    destroyed_at: Instant,
     /// True if more slots below the watermark can be destroyed at once.
     has_undestroyed: bool,
     /// When views were last given a snapshot.
@@ -140,6 +141,7 @@ impl Flusher {
             flushed,
             scan: None,
             destroyed,
+            destroyed_at: Instant::now(),
             has_undestroyed: false,
             shown: Instant::now(),
             pace: CompactionPace::default(),

@@ -1,6 +1,7 @@
 //! Deletes what compaction made obsolete: old versions in rows, batch by batch, and then slots of the log.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -23,8 +24,14 @@ use runtime::kill_points;
 const LOG_READ_BYTES: usize = 4 << 20;
 
 /// Bytes of log that are given up before a compaction that is under way has them destroyed. A slow one would keep all of them otherwise.
-/// Rows are synced for it, which costs local rows a table that may be small.
 const BYTES_PER_DESTROY: i64 = 64 << 20;
+
+/// The time between two such destructions. Rows are synced for each, which costs local rows a small table and a dozen syncs, for which
+/// writers of the log wait. A quick compaction has ended before.
+const DESTROY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Bytes of records that are decoded before other tasks have their turn.
+const BYTES_PER_YIELD: usize = 256 << 10;
 
 /// Most rows that one step deletes: flushes and readers of the log have a turn between two steps.
 const MAX_DELETED_ROWS: usize = 1_000;
@@ -78,8 +85,12 @@ impl Flusher {
         let mut batch = self.batch();
         let limit = self.pace.batch_limit.unwrap_or(MAX_DELETED_ROWS).min(MAX_DELETED_ROWS);
         batch.most.rows = batch.most.rows.min(limit);
-        let (mut more, mut bytes) = (false, 0);
+        let (mut more, mut bytes, mut yielded) = (false, 0, 0);
         loop {
+            if bytes - yielded >= BYTES_PER_YIELD {
+                yielded = bytes;
+                tokio::task::yield_now().await;
+            }
             let mut superseding = match scan.current.take() {
                 Some(superseding) => superseding,
                 None => match retry!(&self.stop, scan.reader.next())? {
@@ -116,7 +127,8 @@ impl Flusher {
         }
         self.apply(batch).await?;
         kill_points::reach("versions-deleted");
-        if !more || self.manifest.sizes.dropped - self.destroyed >= BYTES_PER_DESTROY {
+        let given_up = self.manifest.sizes.dropped - self.destroyed;
+        if !more || is_destroy_due(given_up, self.destroyed_at.max(scan.began).elapsed()) {
             self.destroy(self.manifest.deleted_up_to).await?;
         }
         if !more {
@@ -192,6 +204,12 @@ impl Flusher {
     }
 }
 
+/// Returns true if a compaction that is under way must have slots destroyed: it has given up this much of the log, and the last ones were
+/// destroyed so long ago.
+fn is_destroy_due(given_up: i64, elapsed: Duration) -> bool {
+    given_up >= BYTES_PER_DESTROY && elapsed >= DESTROY_INTERVAL
+}
+
 /// Versions that the record of one slot superseded. One revision may be far more than a write batch.
 pub(super) struct SupersededVersions {
     slot: Slot,
@@ -261,6 +279,13 @@ mod tests {
     use mvcc::row::Manifest;
     use mvcc::sizes::StoredSizes;
     use telemetry::metrics::Metrics;
+
+    #[test]
+    fn quick_compaction_destroys_slots_only_at_its_end() {
+        assert!(!is_destroy_due(i64::MAX, DESTROY_INTERVAL / 2));
+        assert!(!is_destroy_due(BYTES_PER_DESTROY - 1, DESTROY_INTERVAL * 100));
+        assert!(is_destroy_due(BYTES_PER_DESTROY, DESTROY_INTERVAL));
+    }
 
     /// Leases alone make no revision that could be compacted.
     #[tokio::test]

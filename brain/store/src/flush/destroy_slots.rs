@@ -1,5 +1,7 @@
 //! Destroys slots of the log that neither rows nor history need any more.
 
+use tokio::time::Instant;
+
 use super::{Flusher, MaybeTransient as _, retry};
 use engine::log::Slot;
 use etcd_types::types::Revision;
@@ -44,6 +46,7 @@ impl Flusher {
         kill_points::reach("slots-destroyed");
         self.state.set_deleted_up_to(deleted_up_to);
         self.destroyed = self.manifest.sizes.dropped;
+        self.destroyed_at = Instant::now();
         self.show(None).await
     }
 
