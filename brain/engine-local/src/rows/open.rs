@@ -61,7 +61,7 @@ pub(super) fn open(
     let tree = open_tree(&dir, &options)?.locked(lock);
     let fence = tree.fence(tree.visible())?.map(|row| row.fence);
     let (live, health) = (LiveViews::default(), RowsHealth::default());
-    let view = ArcSwap::from_pointee(LsmSnapshot::take(&tree, &live));
+    let view = ArcSwap::from_pointee(LsmSnapshot::take(&tree, &[], &live));
     let limits = MergeLimits {
         memtable_bytes: options.table_bytes(),
         reserve_bytes: options.reserve_bytes,

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lsm_tree::{AbstractTree as _, Guard as _, IterGuardImpl, SeqNo, Slice};
+use lsm_tree::table::filter::standard_bloom::Builder;
+use lsm_tree::{AbstractTree as _, Guard as _, InternalValue, IterGuardImpl, Memtable, SeqNo, Slice};
 
 use super::guard::{self, caught, within};
 use super::layout::{self, loaded, stored};
@@ -27,8 +28,33 @@ pub struct LsmSnapshot {
 
 struct SnapshotView {
     tree: RowsTree,
+    /// Finds a row among the tables and memtables that there were when the view was taken.
+    find: FindRow,
     /// Its number is that of the view.
     place: LiveView,
+}
+
+type FindRow = Box<dyn Fn(&[u8], SeqNo) -> lsm_tree::Result<Option<InternalValue>> + Send + Sync>;
+
+/// Returns a lookup in what the tree holds now, apart from `sealed` memtables that the writer keeps. Unlike a lookup in the tree it never
+/// waits for the list of tables, which is locked while a new one is synced.
+fn finder(tree: &RowsTree, sealed: &[Arc<Memtable>]) -> FindRow {
+    let mut memtables = vec![tree.active_memtable()];
+    memtables.extend(sealed.iter().rev().cloned());
+    let version = tree.current_version();
+    Box::new(move |key, number| {
+        if let Some(row) = memtables.iter().find_map(|memtable| memtable.get(key, number)) {
+            return Ok(Some(row));
+        }
+        let hash = Builder::get_hash(key);
+        let runs = version.iter_levels().flat_map(|level| level.iter());
+        for table in runs.filter_map(|run| run.get_for_key(key)) {
+            if let Some(row) = table.get(key, number, hash)? {
+                return Ok(Some(row));
+            }
+        }
+        Ok(None)
+    })
 }
 
 /// The sequence numbers of all views.
@@ -95,10 +121,11 @@ impl Drop for LiveView {
 impl LsmSnapshot {
     /// Returns the rows as they are now. No batch may be under way, and the previous view must still exist: this one may need what that
     /// one needs.
-    pub(super) fn take(tree: &RowsTree, live: &LiveViews) -> Self {
+    pub(super) fn take(tree: &RowsTree, sealed: &[Arc<Memtable>], live: &LiveViews) -> Self {
         Self {
             view: Arc::new(SnapshotView {
                 place: live.enter(tree.visible()),
+                find: finder(tree, sealed),
                 tree: tree.clone(),
             }),
         }
@@ -159,8 +186,8 @@ impl SnapshotView {
         if key.is_empty() || key.len() > MAX_KEY_LEN {
             return Ok(None);
         }
-        let found = self.caught(|| self.tree.get(stored(key), self.place.number))?;
-        Ok(found.map(value))
+        let found = self.caught(|| (self.find)(&stored(key), self.place.number))?;
+        Ok(found.filter(|row| !row.is_tombstone()).map(|row| value(row.value)))
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, RowsError> {

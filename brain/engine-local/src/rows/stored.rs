@@ -71,7 +71,7 @@ fn open(dir: &Path) -> Result<(LsmSnapshot, Option<String>), RowsOpenError> {
     let _lock = inspect::lock(dir)?;
     let cut = former::convert(dir, &options, |_| Ok(()))?;
     let tree = open_tree(dir, &options)?;
-    Ok((LsmSnapshot::take(&tree, &LiveViews::default()), cut))
+    Ok((LsmSnapshot::take(&tree, &[], &LiveViews::default()), cut))
 }
 
 /// A copy in a directory of its own, removed with it.

@@ -140,19 +140,20 @@ impl LsmShared {
         }
         writer.fence = Some(fence);
         self.tree.show(number);
-        self.show();
+        self.show(writer);
         Ok(())
     }
 
     /// Lets views see everything that was applied.
-    fn show(&self) {
-        self.view.store(Arc::new(LsmSnapshot::take(&self.tree, &self.live)));
+    fn show(&self, writer: &LsmWriter) {
+        let view = LsmSnapshot::take(&self.tree, &writer.sealed, &self.live);
+        self.view.store(Arc::new(view));
     }
 
     /// Takes a view that is younger than all tables.
-    pub(super) fn renew_view(&self, _: &LsmWriter) {
+    pub(super) fn renew_view(&self, writer: &LsmWriter) {
         self.tree.show(self.tree.draw());
-        self.show();
+        self.show(writer);
     }
 
     fn bytes_in_memory(&self, writer: &LsmWriter) -> u64 {
