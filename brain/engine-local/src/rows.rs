@@ -58,6 +58,7 @@ mod shape;
 mod stored;
 mod tree;
 mod write;
+mod writeback;
 
 /// The longest row key in bytes: lsm-tree stores lengths in 16 bits, and one byte is ours.
 pub const MAX_KEY_LEN: usize = 65_534;

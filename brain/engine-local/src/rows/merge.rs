@@ -536,7 +536,7 @@ impl MergeWork {
 
     /// Runs a merge that may write `need` bytes.
     fn promised(&self, need: u64, merge: impl FnOnce() -> lsm_tree::Result<()>) -> Result<(), RowsError> {
-        let first = self.tree.next_table_id();
+        let first = self.tree.begin_merge();
         self.under_way.store(need, Ordering::Release);
         let merged = self.tree.settle(caught(merge));
         self.under_way.store(0, Ordering::Release);

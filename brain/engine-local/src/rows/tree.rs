@@ -11,13 +11,14 @@ use lsm_tree::config::{
     PinningPolicy, RestartIntervalPolicy,
 };
 use lsm_tree::{
-    AbstractTree as _, AnyTree, Cache, CompressionType, Config, DescriptorTable, SeqNo, SequenceNumberCounter,
+    AbstractTree as _, AnyTree, Cache, CompressionType, Config, DescriptorTable, SeqNo, SequenceNumberCounter, TableId,
 };
 
 use super::LsmOptions;
 use super::guard::{caught, within};
 use super::inspect::{self, damaged};
 use super::layout::{FENCE_ROW, FenceRow, parse_fence};
+use super::writeback::MergeWriteback;
 use engine::rows::RowsError;
 
 const MIN_OPEN_FILES: usize = 10;
@@ -32,6 +33,8 @@ pub(super) struct RowsTree {
     visible: SequenceNumberCounter,
     /// Bytes of the rows that are in no table yet.
     in_memory: Arc<AtomicU64>,
+    /// The first table of the merge under way, or one before it.
+    first_merged: Arc<AtomicU64>,
     /// Keeps other processes out as long as a view may read.
     _lock: Option<Arc<File>>,
 }
@@ -40,13 +43,17 @@ impl RowsTree {
     /// Opens the tree in `dir`, or creates it. Removes files that were begun and never became a part of it.
     pub(super) fn open(dir: &Path, options: &LsmOptions) -> Result<Self, RowsError> {
         let (next, visible) = (SequenceNumberCounter::default(), SequenceNumberCounter::default());
-        let config = config(dir, options, next.clone(), visible.clone());
+        let first_merged = Arc::default();
+        let writeback = MergeWriteback::new(dir, Arc::clone(&first_merged));
+        let config = config(dir, options, next.clone(), visible.clone())
+            .with_compaction_filter_factory(Some(Arc::new(writeback)));
         let tree = caught(|| config.open()).map_err(|error| within(dir, error))?;
         let opened = Self {
             tree,
             next,
             visible,
             in_memory: Arc::default(),
+            first_merged,
             _lock: None,
         };
         // No view has number 0, to which lsm-tree gives another meaning.
@@ -98,6 +105,13 @@ impl RowsTree {
 
     pub(super) fn set_in_memory(&self, bytes: u64) {
         self.in_memory.store(bytes, Ordering::Release);
+    }
+
+    /// Notes that a merge begins. Returns the number of the next table.
+    pub(super) fn begin_merge(&self) -> TableId {
+        let first = self.next_table_id();
+        self.first_merged.store(first, Ordering::Release);
+        first
     }
 
     /// Returns the outcome of a change of the tables. A full disk is a failure if it left another version on the disk than in memory: the

@@ -12,6 +12,7 @@ use lsm_tree::{AbstractTree as _, InternalValue, Memtable, SeqNo, Slice, ValueTy
 use super::guard::caught;
 use super::layout::{FENCE_ROW, fence_value, stored};
 use super::read::LsmSnapshot;
+use super::writeback::Writeback;
 use super::{LsmShared, inspect};
 use engine::rows::{RowChange, RowsError};
 use runtime::kill_points;
@@ -184,7 +185,13 @@ impl LsmShared {
             if let Some(batch) = batch {
                 sources.push(Box::new(batch.rows().map(Ok)));
             }
-            let Some((tables, _)) = self.tree.flush_to_tables(needed(MergedRows::new(sources), watermark))? else {
+            let mut writeback = Writeback::new(self.tree.path(), first);
+            let rows = needed(MergedRows::new(sources), watermark).inspect(|row| {
+                if let Ok(row) = row {
+                    writeback.count(row);
+                }
+            });
+            let Some((tables, _)) = self.tree.flush_to_tables(rows)? else {
                 return Ok(());
             };
             kill_points::reach("tables-written");
