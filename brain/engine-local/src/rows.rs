@@ -14,7 +14,7 @@
 //! | the whole directory rolled back | the reader of the fence: all rows are as old as the fence |
 //! | tables exchanged against valid ones of another tree | nothing |
 //!
-//! One thread merges tables (`merge.rs`). It sleeps when there is nothing to do, and has no timers.
+//! One thread merges tables (`merge.rs`). It sleeps when there is nothing to do.
 //!
 //! Former versions used fjall, whose directories are converted once (`former.rs`).
 
@@ -72,8 +72,8 @@ pub const MAX_VALUE_LEN: usize = 256 << 20;
 /// Maximum age of a view. The views of an idle store must not keep the files of compacted tables either.
 const MAX_VIEW_AGE: Duration = Duration::from_secs(10);
 
-/// Maximum age of a view when space is short.
-const MAX_VIEW_AGE_TIGHT_SPACE: Duration = Duration::from_millis(500);
+/// Maximum age of a view when space is short, or many merged tables wait for younger ones.
+const MAX_VIEW_AGE_AWAITED: Duration = Duration::from_millis(500);
 
 /// Time for which a compaction waits until views are renewed. A client that reads an old one slowly holds it up no longer.
 const VIEW_RENEWAL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -273,8 +273,9 @@ impl Rows for LsmRows {
 
     /// Files of tables that were compacted go when no snapshot is older.
     fn renew_after(&self) -> Option<Duration> {
-        Some(match self.shared.merger.is_tight() {
-            true => MAX_VIEW_AGE_TIGHT_SPACE,
+        let merger = &self.shared.merger;
+        Some(match merger.is_renewal_due() || merger.is_tight() {
+            true => MAX_VIEW_AGE_AWAITED,
             false => MAX_VIEW_AGE,
         })
     }
@@ -301,7 +302,7 @@ impl Rows for LsmRows {
                 // Tables that views keep are deleted once the views are renewed.
                 Err(RowsError::Full(_)) if waits < MAX_RENEWAL_WAITS && left_over(&self.shared.tree)? > 0 => {
                     waits += 1;
-                    tokio::time::sleep(MAX_VIEW_AGE_TIGHT_SPACE).await;
+                    tokio::time::sleep(MAX_VIEW_AGE_AWAITED).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -343,6 +344,10 @@ impl Rows for LsmRows {
 
     fn size(&self) -> Option<u64> {
         Some(self.shared.tree.bytes())
+    }
+
+    fn set_in_use(&self, bytes: u64) {
+        self.shared.merger.set_in_use(bytes);
     }
 
     fn is_reclaiming(&self) -> bool {

@@ -162,6 +162,10 @@ impl<R: Rows, H: RowsHooks> Rows for HookedRows<R, H> {
         self.rows.is_reclaiming()
     }
 
+    fn set_in_use(&self, bytes: u64) {
+        self.rows.set_in_use(bytes);
+    }
+
     fn to_come(&self) -> u64 {
         self.rows.to_come()
     }

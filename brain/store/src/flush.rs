@@ -128,6 +128,7 @@ impl Flusher {
             .cloned()
             .collect();
         let stored = manifest.encode_to_vec().into();
+        rows.set_in_use(manifest.sizes.in_use());
         let destroyed = manifest.sizes.dropped;
         state.set_flush_refused(false);
         Self {
@@ -474,6 +475,7 @@ impl Flusher {
         kill_points::reach("rows-written");
         self.stored = manifest;
         self.state.set_deleted(&self.manifest.sizes);
+        self.rows.set_in_use(self.manifest.sizes.in_use());
         self.state.note_step();
         tokio::task::yield_now().await;
         Ok(())

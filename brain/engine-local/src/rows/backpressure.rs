@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 use super::counts::MAX_LEFT_OVER_BYTES;
 use super::write::{LsmWriter, bytes_of};
-use super::{LsmShared, MAX_VIEW_AGE_TIGHT_SPACE, guard, inspect, pace};
+use super::{LsmShared, MAX_VIEW_AGE_AWAITED, guard, inspect, pace};
 use engine::rows::{RowChange, RowsError};
 use runtime::log_once::LogBackoff;
 
 /// Runs in level 0 at which writes wait for a merge: reads look into each of them.
-pub(super) const MAX_LEVEL0_RUNS: usize = 19;
+pub(super) const MAX_LEVEL0_RUNS: usize = 36;
 /// Runs in level 0 at which writes wait for a merge when space is short: fewer, because all of level 0 is merged at once.
 const MAX_LEVEL0_RUNS_TIGHT_SPACE: usize = 6;
 const WAIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -45,7 +45,7 @@ impl LsmShared {
                     "rows wait for the disk: tables are merged more slowly than rows arrive"
                 );
             }
-            if released.elapsed() >= MAX_VIEW_AGE_TIGHT_SPACE {
+            if released.elapsed() >= MAX_VIEW_AGE_AWAITED {
                 let shared = self.clone();
                 writer =
                     guard::blocking(move || shared.release(&mut writer, MAX_LEFT_OVER_BYTES).map(|()| writer)).await?;

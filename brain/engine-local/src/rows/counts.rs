@@ -12,6 +12,9 @@ pub(super) const MAX_LEFT_OVER_BYTES: u64 = 8 << 20;
 /// much more was written.
 const DELETED_ROWS_DIVISOR: u64 = 4;
 
+/// All tables are written again once one of this many of their bytes is dead, and the rows are idle.
+const DEAD_BYTES_DIVISOR: u64 = 8;
+
 /// The contents of tables.
 #[derive(Debug, Default)]
 pub(super) struct TableCounts {
@@ -56,6 +59,18 @@ impl TableCounts {
         self.bytes > MAX_LEFT_OVER_BYTES && deletions * DELETED_ROWS_DIVISOR >= self.rows
     }
 
+    /// Returns true if there are tables above the last level.
+    pub(super) fn are_spread(&self) -> bool {
+        self.bytes > self.last.bytes
+    }
+
+    /// Returns true if so much of the tables is dead that it is worth to write all of them again, where `in_use` bytes of rows are not.
+    /// Rows that compress well take less than those: what is dead among them is not seen here.
+    pub(super) fn are_dead(&self, in_use: u64) -> bool {
+        let dead = self.bytes.saturating_sub(in_use);
+        self.bytes > MAX_LEFT_OVER_BYTES && dead * DEAD_BYTES_DIVISOR >= self.bytes
+    }
+
     pub(super) fn is_last_much_deleted(&self) -> bool {
         let last = &self.last;
         last.bytes > MAX_LEFT_OVER_BYTES && last.deleted > 0 && last.deleted * DELETED_ROWS_DIVISOR >= last.rows
@@ -80,5 +95,24 @@ impl Levels {
             tables.extend(found);
         }
         levels
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_written_again_once_an_eighth_of_them_is_dead() {
+        let are_dead = |mib: u64, in_use| {
+            let counts = TableCounts {
+                bytes: mib << 20,
+                ..TableCounts::default()
+            };
+            counts.are_dead(in_use)
+        };
+        assert!(are_dead(160, 140 << 20) && !are_dead(160, 141 << 20));
+        assert!(!are_dead(8, 0), "it is little");
+        assert!(!are_dead(160, u64::MAX), "nobody counts what is in use");
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use lsm_tree::compaction::{CompactionStrategy, PullDown};
@@ -27,6 +28,9 @@ use runtime::kill_points;
 /// The multiple of the reserve that must stay free while more than `MAX_LEFT_OVER_BYTES` of merged tables are still there.
 const FREE_RESERVE_FACTOR: u64 = 6;
 
+/// Space is short if fewer tables as they come from memory would fit than level 0 and the level below may hold, with what merges add.
+const TIGHT_MEMTABLES: u64 = 88;
+
 /// The factor by which tables are made larger where lsm-tree merges them no other way.
 const LARGE_TABLE_FACTOR: u64 = 16;
 
@@ -35,6 +39,9 @@ const MAX_PULLED_MEMTABLES: u64 = 32;
 
 /// The size of the tables that a merge of everything makes, in bytes.
 const FULL_MERGE_TABLE_BYTES: u64 = 64_000_000;
+
+/// The time without a batch after which the rows are idle. What can wait is merged then, beside no flush and no compaction.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// Bytes of tables that are merged all at once if the quota asks for space.
 const MAX_FULL_MERGE_BYTES: u64 = 256 << 20;
@@ -88,8 +95,29 @@ struct MergeWork {
     /// Bytes that the next ones will need.
     to_come: AtomicU64,
     live_bytes: Mutex<LiveBytes>,
+    /// Bytes of the rows that are not dead, as the store counts them.
+    in_use: AtomicU64,
+    /// When the last batch was applied.
+    applied: Mutex<Option<Instant>>,
+    /// Deletions that are in memory only.
+    unwritten_deletions: AtomicU64,
+    /// Bytes that the tables occupied in addition to those when all was in the last level: no merge removes them.
+    surplus: AtomicU64,
+    /// True while a merge waits for younger views, and while many merged tables do.
+    is_view_awaited: AtomicBool,
+    has_left_over: AtomicBool,
     state: Mutex<MergerState>,
     changed: Condvar,
+}
+
+/// The time of the next merge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NextMerge {
+    /// When new tables, or younger views, have somebody ask for it.
+    WhenAsked,
+    After(Duration),
+    /// As soon as views are younger.
+    WithYoungerViews,
 }
 
 #[derive(Default)]
@@ -117,6 +145,12 @@ impl Merger {
             under_way: AtomicU64::new(0),
             to_come: AtomicU64::new(0),
             live_bytes: Mutex::default(),
+            in_use: AtomicU64::new(u64::MAX),
+            applied: Mutex::default(),
+            unwritten_deletions: AtomicU64::new(0),
+            surplus: AtomicU64::new(0),
+            is_view_awaited: AtomicBool::new(false),
+            has_left_over: AtomicBool::new(false),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -139,7 +173,7 @@ impl Merger {
 
     /// Returns true if there is something to merge, or [`RowsError::Full`] if there is no space for it, so that the merge will not begin.
     pub(super) fn has_work(&self) -> Result<bool, RowsError> {
-        match self.work.next(&Levels::of(&self.work.tree)) {
+        match self.work.next(&Levels::of(&self.work.tree), self.work.busy_for()) {
             Some((_, need)) => self.work.require_space(need).map(|()| true),
             None => Ok(false),
         }
@@ -181,6 +215,36 @@ impl Merger {
         TableCounts::of(&self.work.tree).is_last_much_deleted() && !self.work.are_views_younger()
     }
 
+    /// Records the bytes of the rows that are not dead: tables that occupy many more are merged.
+    pub(super) fn set_in_use(&self, bytes: u64) {
+        self.work.in_use.store(bytes, Ordering::Release);
+    }
+
+    /// Records that a batch is applied: the rows are not idle.
+    pub(super) fn note_batch(&self) {
+        *self.work.applied() = Some(Instant::now());
+    }
+
+    /// Records how many deletions are in no table yet.
+    pub(super) fn set_unwritten_deletions(&self, deletions: u64) {
+        self.work.unwritten_deletions.store(deletions, Ordering::Release);
+    }
+
+    /// Returns true if the rows are idle and much of the tables is dead: deletions that are in memory are worth a table.
+    pub(super) fn is_idle_and_dead(&self) -> bool {
+        self.work.busy_for().is_zero() && self.work.is_much_dead()
+    }
+
+    /// Returns true if views are to be renewed soon.
+    pub(super) fn is_renewal_due(&self) -> bool {
+        self.work.is_view_awaited.load(Ordering::Acquire) || self.work.has_left_over.load(Ordering::Acquire)
+    }
+
+    /// Looks again whether merged tables wait for younger views.
+    pub(super) fn count_left_over(&self) -> Result<(), RowsError> {
+        self.work.count_left_over()
+    }
+
     /// Additional bytes that the next small merges, and the next table that comes from memory, need.
     pub(super) fn to_come(&self) -> u64 {
         self.work.limits.memtable_bytes + self.work.to_come.load(Ordering::Acquire)
@@ -203,6 +267,11 @@ impl Merger {
     #[cfg(test)]
     pub(super) fn step(&self, shape: MergeShape) -> Result<bool, RowsError> {
         self.work.step(shape)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_dead_mergeable(&self) -> bool {
+        self.work.is_dead_mergeable()
     }
 
     /// Bytes that would be left of all tables.
@@ -256,30 +325,53 @@ impl MergeWork {
     }
 
     fn run(&self) {
-        while self.is_asked() {
-            if let Err(error) = self.merge_all() {
-                // New tables that it has written stay until the next start: the merge is not repeated.
-                tracing::error!(error = describe(&error), "cannot merge tables of the rows");
-                self.health.fail(&error);
-                return;
+        let mut again = None;
+        while self.is_asked(again) {
+            match self.merge_all() {
+                Ok(next) => {
+                    self.ask_for_views(&self.is_view_awaited, next == NextMerge::WithYoungerViews);
+                    again = match next {
+                        NextMerge::After(time) => Some(time),
+                        NextMerge::WhenAsked | NextMerge::WithYoungerViews => None,
+                    };
+                }
+                Err(error) => {
+                    // New tables that it has written stay until the next start: the merge is not repeated.
+                    tracing::error!(error = describe(&error), "cannot merge tables of the rows");
+                    self.health.fail(&error);
+                    return;
+                }
             }
         }
     }
 
-    /// Waits for something to do; false if the thread must end.
-    fn is_asked(&self) -> bool {
+    /// Waits for something to do, which is there after `again` at the latest; false if the thread must end.
+    fn is_asked(&self, again: Option<Duration>) -> bool {
+        let begun = Instant::now();
         let mut state = self.state();
         while !state.asked && !state.stop {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let Some(again) = again else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = again.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            (state, _) = self
+                .changed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         state.asked = false;
         !state.stop
     }
 
-    fn merge_all(&self) -> Result<(), RowsError> {
+    /// Merges until there is nothing to merge.
+    fn merge_all(&self) -> Result<NextMerge, RowsError> {
         loop {
             if self.state().stop {
-                return Ok(());
+                return Ok(NextMerge::WhenAsked);
             }
             if self.is_reclaim_due() && self.reclaim()? {
                 continue;
@@ -287,24 +379,48 @@ impl MergeWork {
             if !self.unfinished().is_empty() {
                 drop(self.begin());
             }
-            let levels = self.levels();
-            let merged = match self.next(&levels) {
+            let (levels, busy) = (self.levels(), self.busy_for());
+            let may_take_long = busy.is_zero() || self.is_tight();
+            let merged = match self.next(&levels, busy) {
                 Some((shape, _)) => self.step(shape),
-                None if self.is_stuck(&levels) || self.is_much_deleted() => self.push_down(),
-                None if self.is_last_much_deleted() => {
+                None if self.is_stuck(&levels) || may_take_long && self.is_much_deleted() => self.push_down(),
+                None if may_take_long && self.is_last_much_deleted() => {
                     self.rewrite_last(MAX_PULLED_MEMTABLES * self.limits.memtable_bytes)
                 }
-                None => return Ok(()),
+                None => match self.until_idle(&levels, busy) {
+                    Some(next) => return Ok(next),
+                    None => self.push_down(),
+                },
             };
             match merged {
                 Ok(true) => {}
-                Ok(false) => return Ok(()),
+                Ok(false) => return Ok(NextMerge::WhenAsked),
                 Err(RowsError::Full(reason)) => {
                     tracing::debug!(reason = format!("{reason:#}"), "no space to merge tables of the rows");
-                    return Ok(());
+                    return Ok(NextMerge::WhenAsked);
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Returns when there will be something to merge, of which nothing is urgent; `None` if much is dead, and is merged now.
+    fn until_idle(&self, levels: &Levels, busy: Duration) -> Option<NextMerge> {
+        let is_dead = self.is_dead_mergeable();
+        if !busy.is_zero() {
+            let is_due = is_dead
+                || self.is_much_deleted()
+                || self.is_last_much_deleted()
+                || levels.need(MergeShape::ample(self.limits.memtable_bytes)).is_some();
+            return Some(match is_due {
+                true => NextMerge::After(busy),
+                false => NextMerge::WhenAsked,
+            });
+        }
+        match is_dead {
+            true if self.do_views_let_go() => None,
+            true => Some(NextMerge::WithYoungerViews),
+            false => Some(NextMerge::WhenAsked),
         }
     }
 
@@ -396,8 +512,59 @@ impl MergeWork {
     /// Returns true if the tables delete many rows of the last level, and no view is so old that merges would keep those rows.
     fn is_much_deleted(&self) -> bool {
         let counts = TableCounts::of(&self.tree);
-        let newest = self.tree.get_highest_persisted_seqno();
-        counts.are_many(counts.deleted) && newest <= Some(self.live.watermark())
+        counts.are_many(counts.deleted) && self.do_views_let_go()
+    }
+
+    /// Returns true if much of what the tables hold is dead.
+    fn is_much_dead(&self) -> bool {
+        let (counts, in_use) = (TableCounts::of(&self.tree), self.in_use.load(Ordering::Acquire));
+        counts.are_dead(in_use.saturating_add(self.surplus.load(Ordering::Acquire)))
+    }
+
+    /// Returns true if much of what the tables hold is dead, and merges remove it: they do not see deletions in memory, and find nothing to
+    /// remove where all is in the last level.
+    fn is_dead_mergeable(&self) -> bool {
+        if self.unwritten_deletions.load(Ordering::Acquire) > 0 {
+            return false;
+        }
+        let counts = TableCounts::of(&self.tree);
+        if counts.are_spread() {
+            return self.is_much_dead();
+        }
+        if counts.last.deleted == 0 {
+            let in_use = self.in_use.load(Ordering::Acquire);
+            let surplus = counts.bytes.saturating_sub(in_use);
+            self.surplus.store(surplus, Ordering::Release);
+        }
+        false
+    }
+
+    /// Returns true if no view is so old that merges would keep rows that were deleted since.
+    fn do_views_let_go(&self) -> bool {
+        self.tree.get_highest_persisted_seqno() <= Some(self.live.watermark())
+    }
+
+    fn applied(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.applied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the time until the rows are idle.
+    fn busy_for(&self) -> Duration {
+        self.applied()
+            .map_or(Duration::ZERO, |applied| IDLE_AFTER.saturating_sub(applied.elapsed()))
+    }
+
+    /// Asks for younger views when they become due. It asks once: the owner of the views looks at [`Merger::is_renewal_due`] from then on.
+    fn ask_for_views(&self, due: &AtomicBool, is_due: bool) {
+        if !due.swap(is_due, Ordering::AcqRel) && is_due {
+            self.renewal.notify_one();
+        }
+    }
+
+    /// Asks for younger views if many merged tables wait for them.
+    fn count_left_over(&self) -> Result<(), RowsError> {
+        self.ask_for_views(&self.has_left_over, left_over(&self.tree)? > MAX_LEFT_OVER_BYTES);
+        Ok(())
     }
 
     /// Returns true if the last level holds many deletions, and no view is so old that writing it again would keep them.
@@ -438,7 +605,7 @@ impl MergeWork {
             return Ok(true);
         }
         // Level 0 must not wait for ever for a level that cannot be merged: nothing would be written any more.
-        let is_full = self.tree.l0_run_count() >= usize::from(MergeShape::AMPLE_RUNS);
+        let is_full = self.tree.l0_run_count() >= usize::from(MergeShape::BUSY_RUNS);
         Ok(is_full && self.step(MergeShape::level0(LARGE_TABLE_FACTOR * table_bytes))?)
     }
 
@@ -548,7 +715,8 @@ impl MergeWork {
             );
             self.note_unfinished(first);
         }
-        merged
+        merged?;
+        self.count_left_over()
     }
 
     fn note_unfinished(&self, first: TableId) {
@@ -608,7 +776,7 @@ impl MergeWork {
             reserve_bytes,
             ..
         } = self.limits;
-        reserve_bytes + 6 * u64::from(MergeShape::AMPLE_RUNS) * memtable_bytes
+        reserve_bytes + TIGHT_MEMTABLES * memtable_bytes
     }
 
     fn is_tight(&self) -> bool {
@@ -623,12 +791,15 @@ impl MergeWork {
         levels
     }
 
-    /// Returns the next merge: its shape, and the bytes it needs. It is a small one if space would become short while a large one lasts.
-    fn next(&self, levels: &Levels) -> Option<(MergeShape, u64)> {
-        let (ample, tight) = (
-            MergeShape::ample(self.limits.memtable_bytes),
-            MergeShape::tight(self.limits.memtable_bytes),
-        );
+    /// Returns the next merge, of rows that are busy for some time yet: its shape, and the bytes it needs. It is a small one if space would
+    /// become short while a large one lasts.
+    fn next(&self, levels: &Levels, busy: Duration) -> Option<(MergeShape, u64)> {
+        let memtable_bytes = self.limits.memtable_bytes;
+        let ample = match busy {
+            Duration::ZERO => MergeShape::ample(memtable_bytes),
+            _ => MergeShape::busy(memtable_bytes),
+        };
+        let tight = MergeShape::tight(memtable_bytes);
         let need = levels.need(ample);
         if self.is_ample(need.unwrap_or(0)) {
             return need.map(|need| (ample, need));

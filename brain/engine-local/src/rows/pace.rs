@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-/// Runs in level 0 that cost nothing. At eight of them they are merged.
-const FREE_LEVEL0_RUNS: usize = 10;
+/// Runs in level 0 that cost nothing. At sixteen of them they are merged.
+const FREE_LEVEL0_RUNS: usize = 26;
 
 /// The wait for a MiB at one run more than is free; it grows with the square.
 const WAIT_UNIT: Duration = Duration::from_millis(4);

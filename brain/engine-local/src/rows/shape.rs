@@ -27,13 +27,25 @@ pub(super) struct MergeShape {
 }
 
 impl MergeShape {
-    /// Tables of level 0 that are merged at once where there is space.
-    pub(super) const AMPLE_RUNS: u8 = 8;
+    /// Tables of level 0 that are merged at once where there is space, and where nothing waits for time either.
+    const IDLE_RUNS: u8 = 8;
+
+    /// Tables of level 0 that are merged at once while rows arrive.
+    pub(super) const BUSY_RUNS: u8 = 16;
 
     /// The shape when there is space: a merge writes twice what is new.
     pub(super) fn ample(memtable_bytes: u64) -> Self {
         Self {
-            level0: Self::AMPLE_RUNS,
+            level0: Self::IDLE_RUNS,
+            table_bytes: memtable_bytes,
+        }
+    }
+
+    /// The same while rows arrive. The more tables of level 0 a merge takes, the less is written for each row, and the more a read looks
+    /// into until then.
+    pub(super) fn busy(memtable_bytes: u64) -> Self {
+        Self {
+            level0: Self::BUSY_RUNS,
             table_bytes: memtable_bytes,
         }
     }
@@ -258,6 +270,15 @@ mod tests {
         // A last level that is too large for its place gets one above it, which is empty.
         let large: Vec<TableRange> = (0..20).map(|at| table(at * 10, at * 10 + 9, 16)).collect();
         assert_eq!(levels(&[(0, &runs), (6, &large)]).need(shape()), Some(128 * MIB));
+    }
+
+    #[test]
+    fn busy_rows_leave_more_tables_in_level_0() {
+        let busy = MergeShape::busy(16 * MIB);
+        let runs = vec![table(10, 200, 16); 16];
+        assert_eq!(levels(&[(0, &runs[..15])]).need(busy), None);
+        assert_eq!(levels(&[(0, &runs)]).need(busy), Some(256 * MIB));
+        assert_eq!(levels(&[(0, &runs[..8])]).need(shape()), Some(128 * MIB));
     }
 
     #[test]

@@ -109,6 +109,7 @@ impl LsmShared {
         changes: Vec<RowChange>,
     ) -> Result<(), RowsError> {
         self.health.check()?;
+        self.merger.note_batch();
         // Moving the fence must be possible on a disk that is full, or a restart would not be.
         if !changes.is_empty() {
             inspect::require_space(&self.dir, self.needed(bytes_of(&changes)))?;
@@ -138,6 +139,7 @@ impl LsmShared {
             }
             self.tree.set_in_memory(self.bytes_in_memory(writer));
             writer.deleted += deletions;
+            self.merger.set_unwritten_deletions(writer.deleted);
         }
         writer.fence = Some(fence);
         self.tree.show(number);
@@ -203,6 +205,7 @@ impl LsmShared {
                 kill_points::reach("tables-installed");
                 writer.sealed.clear();
                 writer.deleted = 0;
+                self.merger.set_unwritten_deletions(0);
                 self.tree.set_in_memory(0);
                 self.merger.ask();
                 Ok(())
@@ -219,15 +222,16 @@ impl LsmShared {
         }
     }
 
-    /// Writes a table if many deletions are in memory, or any while the quota is nearly used up: only a merge removes deleted rows, and
-    /// merges see only tables.
+    /// Writes a table if many deletions are in memory, or any while the quota is nearly used up or the rows are idle and much of them is
+    /// dead: only a merge removes deleted rows, and merges see only tables.
     pub(super) fn table_deletions(&self, writer: &mut LsmWriter) -> Result<(), RowsError> {
         let is_pressed = || {
             self.options
                 .quota()
                 .is_some_and(|quota| quota.is_nearly_used(self.tree.bytes()))
         };
-        if writer.deleted == 0 || !(self.merger.are_many(writer.deleted) || is_pressed()) {
+        let is_due = || self.merger.are_many(writer.deleted) || is_pressed() || self.merger.is_idle_and_dead();
+        if writer.deleted == 0 || !is_due() {
             return Ok(());
         }
         match self.write_tables(writer, None) {
@@ -242,14 +246,14 @@ impl LsmShared {
     pub(super) fn release(&self, writer: &mut LsmWriter, at_least: u64) -> Result<(), RowsError> {
         self.health.check()?;
         let waits = self.merger.waits_for_views() || self.merger.is_over_quota_by_deleted();
-        if !waits && super::merge::left_over(&self.tree)? < at_least {
-            return Ok(());
+        if waits || super::merge::left_over(&self.tree)? >= at_least {
+            self.renew_view(writer);
+            let released = caught(|| {
+                let mut versions = self.tree.get_version_history_lock();
+                versions.maintenance(self.tree.path(), self.live.watermark())
+            });
+            released.inspect_err(|error| self.health.fail(error))?;
         }
-        self.renew_view(writer);
-        let released = caught(|| {
-            let mut versions = self.tree.get_version_history_lock();
-            versions.maintenance(self.tree.path(), self.live.watermark())
-        });
-        released.inspect_err(|error| self.health.fail(error))
+        self.merger.count_left_over()
     }
 }

@@ -296,6 +296,105 @@ async fn space_of_deleted_rows_comes_back_though_nothing_is_written_any_more() {
     until_given_back(&rows, before).await;
 }
 
+const LARGE_ROWS: u64 = 300;
+const LARGE_ROW_BYTES: usize = 100 << 10;
+
+/// Rows that are all in the last level, of which a sixth is then deleted: too few for a merge while others work.
+async fn with_a_sixth_deleted(dir: &std::path::Path) -> LsmRows {
+    let options = LsmOptions {
+        memtable_bytes: 1 << 20,
+        ..small()
+    };
+    let rows = LsmRows::open(dir, options).unwrap();
+    let key = |row| format!("key/{row:04}");
+    let puts = (0..LARGE_ROWS).map(|row| laws::put(key(row), random_bytes(row, LARGE_ROW_BYTES)));
+    rows.apply(None, History::fence(1).unwrap(), puts.collect())
+        .await
+        .unwrap();
+    while Levels::of(&rows.shared.tree).is_spread() {
+        rows.shared.merger.push_down().unwrap();
+        tokio::task::yield_now().await;
+    }
+    let deletions = (0..LARGE_ROWS).step_by(6).map(|row| laws::delete(key(row)));
+    rows.apply(History::fence(1), History::fence(2).unwrap(), deletions.collect())
+        .await
+        .unwrap();
+    rows
+}
+
+fn bytes_left() -> u64 {
+    (LARGE_ROWS - LARGE_ROWS / 6) * LARGE_ROW_BYTES as u64
+}
+
+/// Waits until table files have little more than live rows. It renews views when it is asked, and then as often as the rows want, as a
+/// brain does.
+async fn until_nothing_dead_is_left(rows: &LsmRows) {
+    let occupied = || inspect::table_bytes(rows.shared.tree.path()).unwrap();
+    let gone = async {
+        let mut view = rows.snapshot().await.unwrap();
+        while occupied() > bytes_left() * 21 / 20 {
+            let is_awaited = rows.renew_after() == Some(MAX_VIEW_AGE_AWAITED);
+            tokio::select! {
+            () = rows.renewal_asked() => {}
+            () = tokio::time::sleep(MAX_VIEW_AGE_AWAITED), if is_awaited => {}
+            }
+            view = rows.snapshot().await.unwrap();
+        }
+        drop(view);
+    };
+    let gone = tokio::time::timeout(Duration::from_secs(60), gone).await;
+    assert!(gone.is_ok(), "{} bytes for {}", occupied(), bytes_left());
+}
+
+#[tokio::test]
+async fn few_dead_rows_leave_the_disk_when_the_rows_are_idle() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = with_a_sixth_deleted(&root.path().join("rows")).await;
+    rows.set_in_use(bytes_left());
+    rows.sync().await.unwrap();
+    until_nothing_dead_is_left(&rows).await;
+    assert!(!rows.shared.merger.is_renewal_due(), "nothing is awaited any more");
+}
+
+#[tokio::test]
+async fn deletions_in_memory_come_to_a_table_when_the_rows_are_idle() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = with_a_sixth_deleted(&root.path().join("rows")).await;
+    rows.set_in_use(bytes_left());
+    let written = async {
+        while rows.shared.tree.in_memory() > 0 {
+            drop(rows.snapshot().await.unwrap());
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), written).await.unwrap();
+    until_nothing_dead_is_left(&rows).await;
+}
+
+/// A store that counts too little would have everything written again with every table.
+#[tokio::test]
+async fn bytes_that_no_merge_removes_are_not_taken_for_dead() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = with_a_sixth_deleted(&root.path().join("rows")).await;
+    let merger = &rows.shared.merger;
+    merger.end();
+    assert!(!merger.is_dead_mergeable(), "deletions are in memory");
+    rows.set_in_use(bytes_left() / 2);
+    rows.sync().await.unwrap();
+    assert!(merger.is_dead_mergeable());
+    while merger.push_down().unwrap() {}
+    assert!(!merger.is_dead_mergeable(), "all is in the last level");
+    rows.apply(
+        History::fence(2),
+        History::fence(3).unwrap(),
+        vec![laws::put("key/a", "value")],
+    )
+    .await
+    .unwrap();
+    rows.sync().await.unwrap();
+    assert!(Levels::of(&rows.shared.tree).is_spread() && !merger.is_dead_mergeable());
+}
+
 /// Deletes what batch 1 has written.
 async fn delete_all(rows: &LsmRows) {
     let changes = (0..KEYS).map(|key| laws::delete(format!("key/{key}"))).collect();
