@@ -2,5 +2,6 @@
 //!
 //! It must not know how clients are served.
 
+pub mod archive;
 pub mod import;
 pub mod snapshot;

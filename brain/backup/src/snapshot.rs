@@ -10,9 +10,11 @@ use std::io;
 
 use engine::rows::RowsError;
 
+pub(crate) use compare::verify_since;
 pub use file::{SnapshotFile, SnapshotStatus};
 pub use import::{Importer, LeaseTime, NewestVersions, RevisionEvents};
 pub use restore::{RestoreOptions, RestoreSummary, UnfitSnapshot, restore, resume};
+pub(crate) use restore::{bumped, sum_revision};
 pub use save::{SavedSnapshot, SnapshotContents, save};
 pub use spool::{Spool, SpoolFile};
 pub(crate) use version_sum::{SummedVersion, VersionChecksum};

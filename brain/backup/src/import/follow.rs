@@ -35,7 +35,7 @@ const MAX_USER_ROUNDS: usize = 8;
 const COMPARISON_ATTEMPTS: usize = 3;
 
 /// A watch over all keys, and what it has sent.
-pub(super) struct OpenWatch {
+pub(crate) struct OpenWatch {
     watch: SourceWatch,
     assembler: EventAssembler,
     /// The first revisions that it has sent, until it is known that they are whole.
@@ -338,7 +338,7 @@ impl CopyRun<'_> {
 }
 
 /// Returns the revisions that come next, as many as there are already. It can be dropped at any time: it is then called again.
-pub(super) async fn next(
+pub(crate) async fn next(
     source: &mut Source,
     watch: &mut Option<OpenWatch>,
     last: Revision,

@@ -69,8 +69,11 @@ const MAX_SNAPSHOT_PART_BYTES: usize = 16 << 20;
 /// Leases whose times are asked for at a time.
 const LEASES_AT_A_TIME: usize = 16;
 
-/// The reason why a source goes back, and the remedy.
-const SOURCE_WAS_RESTORED: &str = "it was restored from a backup, so the copy is useless: start again with --restart";
+/// The consequence for a copy whose source was restored from a backup.
+const COPY_IS_USELESS: &str = "the copy is useless: --restart starts a new one";
+
+/// The same for an archive.
+const ARCHIVE_ENDS: &str = "its archive cannot continue: archive it at another destination";
 
 /// The source has deleted history that is needed: up to this revision.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +100,8 @@ pub struct Source {
     is_patient: bool,
     /// The newest raft term that a linearizable read was answered in.
     term: u64,
+    /// The consequence if the source was restored from a backup.
+    if_restored: &'static str,
 }
 
 /// A connection to one endpoint.
@@ -228,6 +233,7 @@ impl Source {
                         failing_since: None,
                         is_patient: false,
                         term: 0,
+                        if_restored: COPY_IS_USELESS,
                     });
                 }
                 Err(error) => failed = Some(error),
@@ -243,13 +249,23 @@ impl Source {
     }
 
     /// Connects once more. This connection waits for the source however long it cannot be reached.
-    pub(super) async fn patient(&self) -> anyhow::Result<Self> {
+    pub(crate) async fn patient(&self) -> anyhow::Result<Self> {
         let another = Self::open(self.options.clone()).await?;
         another.check_cluster(self.cluster_id)?;
         Ok(Self {
             is_patient: true,
+            if_restored: self.if_restored,
             ..another
         })
+    }
+
+    /// Lets errors name the consequence for an archive.
+    #[must_use]
+    pub fn for_archive(self) -> Self {
+        Self {
+            if_restored: ARCHIVE_ENDS,
+            ..self
+        }
     }
 
     /// Fails if the endpoints are of several clusters, or of one that was made anew.
@@ -257,7 +273,8 @@ impl Source {
         let own = self.cluster_id;
         ensure!(
             found == own,
-            "the endpoints are of several clusters, {own:x} and {found:x}, or the source was restored from a backup: then the copy is useless, and --restart starts a new one"
+            "the endpoints are of several clusters, {own:x} and {found:x}, or the source was restored from a backup: then {}",
+            self.if_restored
         );
         Ok(())
     }
@@ -446,15 +463,16 @@ impl Source {
     }
 
     /// The newest revision. Fails if the source is another cluster, or if its raft term is older than it was: no cluster goes back.
-    pub(super) async fn revision(&mut self) -> anyhow::Result<Revision> {
+    pub async fn revision(&mut self) -> anyhow::Result<Revision> {
         let answer = self.range("ask the source for its revision", newest()).await?;
         let header = answer.header.unwrap_or_default();
         self.check_cluster(header.cluster_id)?;
         ensure!(
             header.raft_term >= self.term,
-            "the source is in raft term {}, and was in {} before: {SOURCE_WAS_RESTORED}",
+            "the source is in raft term {}, and was in {} before: it was restored from a backup, so {}",
             header.raft_term,
-            self.term
+            self.term,
+            self.if_restored
         );
         self.term = header.raft_term;
         Ok(header.revision)
@@ -465,7 +483,8 @@ impl Source {
         let newest = self.revision().await?;
         ensure!(
             newest >= revision,
-            "the source is at revision {newest}, and was at {revision} before: {SOURCE_WAS_RESTORED}"
+            "the source is at revision {newest}, and was at {revision} before: it was restored from a backup, so {}",
+            self.if_restored
         );
         Ok(())
     }
@@ -523,7 +542,7 @@ impl Source {
     }
 
     /// Returns the times of leases, without those that there are not.
-    pub(super) async fn lease_times(&mut self, ids: &[i64]) -> anyhow::Result<Vec<LeaseTime>> {
+    pub(crate) async fn lease_times(&mut self, ids: &[i64]) -> anyhow::Result<Vec<LeaseTime>> {
         let mut times = Vec::with_capacity(ids.len());
         for some in ids.chunks(LEASES_AT_A_TIME) {
             let found = self.call("ask the source for a lease", async |connection| {

@@ -7,11 +7,11 @@ use super::UnfitSnapshot;
 use super::schema::LeaseValue;
 use super::version_sum::{SummedVersion, VersionChecksum};
 use engine::rows::{Order, Scan};
-use etcd_types::types::LeaseId;
+use etcd_types::types::{LeaseId, Revision};
 use mvcc::auth::{Auth, AuthChange};
 use mvcc::keys;
 use mvcc::row::LeaseRow;
-use mvcc::view::successor;
+use mvcc::view::{KeyVersion, View, successor};
 use store::replica::{Replica, load_auth};
 
 /// Reads versions and leases back, and compares them with those of the snapshot.
@@ -20,12 +20,7 @@ pub(super) async fn verify(replica: &Replica, written: VersionChecksum, leases: 
     let (mut versions, mut stored) = (view.versions(view.revision), VersionChecksum::default());
     while let Some(page) = versions.next().await? {
         for version in &page {
-            let put = version.put.as_ref();
-            stored.add(&SummedVersion {
-                key: &version.key,
-                revision: version.revision,
-                put: put.map(|(meta, value)| (meta.create_revision, meta.version, meta.lease.0, value.as_ref())),
-            });
+            stored.add(&summed(version));
         }
     }
     ensure!(
@@ -69,6 +64,34 @@ pub(super) async fn verify(replica: &Replica, written: VersionChecksum, leases: 
         ))
     );
     Ok(())
+}
+
+/// Reads the versions after a revision back, and compares them with those that were written. Returns the number of all versions.
+pub(crate) async fn verify_since(view: &View, after: Revision, written: VersionChecksum) -> anyhow::Result<u64> {
+    let (mut versions, mut all, mut stored) = (view.versions(view.revision), 0, VersionChecksum::default());
+    while let Some(page) = versions.next().await? {
+        all += page.len() as u64;
+        for version in page.iter().filter(|version| version.revision > after) {
+            stored.add(&summed(version));
+        }
+    }
+    ensure!(
+        stored == written,
+        UnfitSnapshot(format!(
+            "the new store differs from the archive: after revision {after} it has {} of {} versions, or different ones",
+            stored.versions, written.versions
+        ))
+    );
+    Ok(all)
+}
+
+fn summed(version: &KeyVersion) -> SummedVersion<'_> {
+    let put = version.put.as_ref();
+    SummedVersion {
+        key: &version.key,
+        revision: version.revision,
+        put: put.map(|(meta, value)| (meta.create_revision, meta.version, meta.lease.0, value.as_ref())),
+    }
 }
 
 /// Reads users and roles back, and compares them with those of the snapshot.

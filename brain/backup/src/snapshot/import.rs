@@ -15,7 +15,7 @@ use etcd_types::pb::mvccpb;
 use etcd_types::types::{LeaseId, Revision};
 use mvcc::auth::{RoleChange, UserChange, longest_value};
 use mvcc::lease::MAX_TTL;
-use mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, Revoke};
+use mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, Keys, Revoke};
 use mvcc::row::{KeyMeta, Manifest};
 use mvcc::view::{KeyVersion, VersionWalk, View};
 
@@ -58,6 +58,12 @@ impl Importer {
     pub async fn open(log: DynLog, rows: DynRows, options: &RestoreOptions) -> anyhow::Result<Self> {
         let target = RestoreTarget::open(log, rows.clone(), options).await?;
         Ok(Self { target, rows })
+    }
+
+    /// Refuses changes that do not follow the versions before them from now on.
+    pub(crate) fn checking_versions(mut self) -> Self {
+        self.target.checks_versions = true;
+        self
     }
 
     /// Returns the newest revision; it and all before it are durable.
@@ -232,6 +238,22 @@ impl Importer {
         self.target
             .append(vec![Change::Compact(Compact { revision }).into()])
             .await
+    }
+
+    /// Raises the newest revision, with no change at it and at those between.
+    pub(crate) async fn raise(&mut self, revision: Revision) -> anyhow::Result<()> {
+        let nothing = Keys {
+            revision,
+            changes: Vec::new(),
+        };
+        self.target.append(vec![Change::Keys(nothing).into()]).await
+    }
+
+    /// Waits until everything is in rows.
+    pub(crate) async fn flush(&mut self) -> anyhow::Result<()> {
+        self.target.flush().await?;
+        self.target.take_flushed();
+        Ok(())
     }
 
     /// Lets reads take the newest snapshot of the rows: TiKV keeps older ones readable for minutes only.

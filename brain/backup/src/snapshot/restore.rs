@@ -72,7 +72,7 @@ pub struct RestoreSummary {
 /// The snapshot cannot be restored here, or the new store is not what it says.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct UnfitSnapshot(pub(super) String);
+pub struct UnfitSnapshot(pub(crate) String);
 
 /// How a store is made of a snapshot.
 #[derive(Debug, Clone, Default)]
@@ -192,7 +192,7 @@ async fn fill(
 }
 
 /// Returns the newest revision, raised by `bump`.
-fn bumped(newest: Revision, bump: u64) -> anyhow::Result<Revision> {
+pub(crate) fn bumped(newest: Revision, bump: u64) -> anyhow::Result<Revision> {
     let raised = Revision::try_from(bump).ok().and_then(|bump| newest.checked_add(bump));
     let raised = raised.filter(|raised| *raised <= schema::MAX_REVISION);
     raised.ok_or_else(|| {
@@ -264,7 +264,7 @@ async fn write_versions(
         if decoded.as_ref().is_none_or(is_next) {
             // The revision before is complete.
             if let Some(complete) = batch.revisions.last() {
-                sum(complete, &mut checksum);
+                sum_revision(complete.revision, &complete.kvs, &mut checksum);
                 if complete.revision <= begun {
                     // An earlier attempt wrote this revision and all before it.
                     batch = RestoreBatch::default();
@@ -338,14 +338,14 @@ fn decode_version(key: &[u8], value: &Bytes) -> anyhow::Result<(VersionKey, mvcc
 }
 
 /// Adds the versions that a revision leaves of its keys.
-fn sum(changes: &RevisionChanges, checksum: &mut VersionChecksum) {
-    let last: HashMap<&Bytes, usize> = changes.kvs.iter().enumerate().map(|(at, kv)| (&kv.key, at)).collect();
-    for (at, kv) in changes.kvs.iter().enumerate() {
+pub(crate) fn sum_revision(revision: Revision, kvs: &[mvccpb::KeyValue], checksum: &mut VersionChecksum) {
+    let last: HashMap<&Bytes, usize> = kvs.iter().enumerate().map(|(at, kv)| (&kv.key, at)).collect();
+    for (at, kv) in kvs.iter().enumerate() {
         if last.get(&kv.key) == Some(&at) {
             let put = (kv.create_revision, kv.version, kv.lease, kv.value.as_ref());
             checksum.add(&SummedVersion {
                 key: &kv.key,
-                revision: changes.revision,
+                revision,
                 put: (kv.version > 0).then_some(put),
             });
         }
@@ -370,8 +370,29 @@ impl RestoreBatch {
 #[derive(Debug, Clone, Copy, Default)]
 struct LiveVersion {
     mod_revision: Revision,
+    create_revision: Revision,
+    version: i64,
     lease: i64,
     size: u32,
+}
+
+/// Fails if a change of a key does not follow its version before.
+fn check_follows(before: Option<LiveVersion>, kv: &mvccpb::KeyValue, revision: Revision) -> anyhow::Result<()> {
+    let follows = match (kv.version, before) {
+        (0, before) => before.is_some(),
+        (1, None) => kv.create_revision == revision,
+        (version, Some(before)) => version == before.version + 1 && kv.create_revision == before.create_revision,
+        _ => false,
+    };
+    let found = before.map_or(0, |before| before.version);
+    ensure!(
+        follows,
+        UnfitSnapshot(format!(
+            "at revision {revision} a key becomes version {}, and is of version {found} before: these changes are of another store",
+            kv.version
+        ))
+    );
+    Ok(())
 }
 
 /// The new store.
@@ -386,6 +407,8 @@ pub(super) struct RestoreTarget {
     longest_value: usize,
     /// The directory whose medium must keep free space.
     spool: Option<Spool>,
+    /// True if each version must follow the one before it of the same key.
+    pub(super) checks_versions: bool,
 }
 
 impl RestoreTarget {
@@ -435,6 +458,7 @@ impl RestoreTarget {
             longest_key,
             longest_value,
             spool: options.spool.clone(),
+            checks_versions: false,
         })
     }
 
@@ -455,10 +479,13 @@ impl RestoreTarget {
         let mut live = self.live(&batch).await?;
         let mut entries = Vec::with_capacity(batch.revisions.len());
         for RevisionChanges { revision, kvs } in batch.revisions {
-            let changes = kvs.into_iter().map(|kv| {
+            let mut changes = Vec::with_capacity(kvs.len());
+            for kv in kvs {
                 let is_put = kv.version > 0;
                 let after = is_put.then(|| LiveVersion {
                     mod_revision: revision,
+                    create_revision: kv.create_revision,
+                    version: kv.version,
                     lease: kv.lease,
                     size: size_of(&kv.value),
                 });
@@ -466,8 +493,11 @@ impl RestoreTarget {
                     Some(after) => live.insert(kv.key.clone(), after),
                     None => live.remove(&kv.key),
                 };
+                if self.checks_versions {
+                    check_follows(before, &kv, revision)?;
+                }
                 let before = before.unwrap_or_default();
-                KeyChange {
+                changes.push(KeyChange {
                     key: kv.key,
                     value: kv.value,
                     create_revision: kv.create_revision,
@@ -476,9 +506,8 @@ impl RestoreTarget {
                     prev_mod: before.mod_revision,
                     prev_lease: before.lease,
                     prev_size: before.size,
-                }
-            });
-            let changes = changes.collect();
+                });
+            }
             entries.push(Change::Keys(Keys { revision, changes }).into());
         }
         self.append(entries).await
@@ -502,6 +531,8 @@ impl RestoreTarget {
                     if let Some(value) = &version.value {
                         let found = LiveVersion {
                             mod_revision,
+                            create_revision: version.create_revision,
+                            version: version.version,
                             lease: version.lease.0,
                             size: size_of(value),
                         };
@@ -514,6 +545,8 @@ impl RestoreTarget {
         for kv in view.get_many_without_values(&wanted).await?.into_iter().flatten() {
             let found = LiveVersion {
                 mod_revision: kv.mod_revision,
+                create_revision: kv.create_revision,
+                version: kv.version,
                 lease: kv.lease.0,
                 size: kv.size,
             };
@@ -584,7 +617,7 @@ impl RestoreTarget {
     }
 
     /// Waits until everything is in rows.
-    async fn flush(&mut self) -> anyhow::Result<()> {
+    pub(super) async fn flush(&mut self) -> anyhow::Result<()> {
         self.rotate().await?;
         while self.replica.immutables().next().is_some() {
             if !Self::swap(&mut self.replica, &mut self.flushed).await? {
