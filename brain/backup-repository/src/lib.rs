@@ -1,7 +1,8 @@
 //! Backups in object stores and directories: parts of a snapshot, compressed and perhaps encrypted, and a manifest for each backup.
 //!
 //! Below a destination there are `manifests/NAME.json` and `parts/NAME/…`. A manifest is written after all its parts and deleted before
-//! them, so what has no manifest is no backup. Parts are read in order, and each is compared with the manifest.
+//! them, so what has no manifest is no backup. Parts are read in order, and each is compared with the manifest. Beside them there are
+//! [archives](archive) of what happened after a backup.
 //!
 //! It must not know how a store is served, nor what is in a snapshot.
 
@@ -9,9 +10,10 @@ pub use destination::{DestinationError, DestinationOptions, Variables};
 pub use key::{EncryptionKey, KeyId};
 pub use manifest::{BackupKind, BackupName, Manifest, NotAName};
 pub use repository::{DeletedOrphans, Repository};
-pub use retention::{KeptBy, Retainable, Retention};
+pub use retention::{KeptBy, Retainable, Retention, expired_segments};
 pub use upload::{CreateOptions, SnapshotOrigin};
 
+pub mod archive;
 mod destination;
 mod download;
 mod key;

@@ -26,7 +26,7 @@ const ENCRYPTED: u8 = 1;
 
 /// Bytes of a header, and of the rest of it that only encrypted parts have.
 const PLAIN_HEADER_BYTES: usize = MAGIC.len() + 1 + 16 + 4;
-const SALT_BYTES: usize = 32;
+pub(crate) const SALT_BYTES: usize = 32;
 const ENCRYPTION_BYTES: usize = KEY_ID_BYTES + SALT_BYTES;
 
 /// Bytes of a whole frame before it is sealed.
@@ -36,7 +36,7 @@ const FRAME_BYTES: usize = 1 << 20;
 const TAG_BYTES: usize = 16;
 
 /// The largest window of compressed data that is accepted, as a power of two: more than [`writer`] ever uses.
-const MAX_WINDOW_LOG: u32 = 23;
+pub(crate) const MAX_WINDOW_LOG: u32 = 23;
 
 /// The place of a part.
 #[derive(Debug, Clone)]
@@ -44,6 +44,13 @@ pub(crate) struct PartPlace {
     pub(crate) name: BackupName,
     pub(crate) run: RunId,
     pub(crate) number: u32,
+}
+
+impl PartPlace {
+    /// Returns what is authenticated with each frame of a part.
+    fn context(&self, header: &[u8]) -> Vec<u8> {
+        [header, self.name.to_string().as_bytes()].concat()
+    }
 }
 
 /// The header of a part.
@@ -106,6 +113,36 @@ impl Header {
     }
 }
 
+/// Appends bytes to `out` in sealed frames, the context authenticated with each.
+pub(crate) fn seal(key: &EncryptionKey, salt: &[u8; SALT_BYTES], context: &[u8], bytes: &[u8], out: &mut Vec<u8>) {
+    let mut cipher = FrameCipher::new(key, salt, context.to_vec());
+    let mut rest = bytes;
+    loop {
+        let (frame, later) = rest.split_at(rest.len().min(FRAME_BYTES));
+        let mut frame = frame.to_vec();
+        cipher.seal(&mut frame, later.is_empty());
+        out.extend_from_slice(&frame);
+        if later.is_empty() {
+            return;
+        }
+        rest = later;
+    }
+}
+
+/// Opens what [`seal`] wrote; returns `None` if it is something else.
+pub(crate) fn open(key: &EncryptionKey, salt: &[u8; SALT_BYTES], context: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
+    let mut cipher = FrameCipher::new(key, salt, context.to_vec());
+    let (mut opened, mut rest) = (Vec::with_capacity(sealed.len()), sealed);
+    loop {
+        let (frame, later) = rest.split_at(rest.len().min(FRAME_BYTES + TAG_BYTES));
+        opened.extend_from_slice(cipher.open(&mut frame.to_vec(), later.is_empty())?);
+        if later.is_empty() {
+            return Some(opened);
+        }
+        rest = later;
+    }
+}
+
 /// Seals and opens the frames of one part.
 struct FrameCipher {
     key: LessSafeKey,
@@ -116,12 +153,12 @@ struct FrameCipher {
 }
 
 impl FrameCipher {
-    fn new(key: &EncryptionKey, salt: &[u8; SALT_BYTES], header: &[u8], name: &BackupName) -> Self {
+    fn new(key: &EncryptionKey, salt: &[u8; SALT_BYTES], context: Vec<u8>) -> Self {
         let derived = key.derive(salt);
         let derived = UnboundKey::new(&AES_256_GCM, &derived).expect("a key of AES-256 has 32 bytes");
         Self {
             key: LessSafeKey::new(derived),
-            context: [header, name.to_string().as_bytes()].concat(),
+            context,
             next: 0,
         }
     }

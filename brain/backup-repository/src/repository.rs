@@ -15,6 +15,7 @@ use runtime::backoff::Backoff;
 use tracing::{info, warn};
 
 use crate::ObjectError;
+use crate::archive::ARCHIVES;
 use crate::destination::{Destination, DestinationError, DestinationOptions};
 use crate::manifest::{BackupName, MANIFESTS, Manifest, PARTS};
 
@@ -178,8 +179,45 @@ impl Repository {
             deleted.bytes += sizes.iter().sum::<u64>();
             self.delete_objects(orphans).await?;
         }
+        self.delete_orphaned_archives(now, &mut deleted).await?;
         self.delete_unfinished(now, &mut deleted).await?;
         Ok(deleted)
+    }
+
+    /// Deletes archives of clusters that have no backup, if nothing was added for a day.
+    async fn delete_orphaned_archives(
+        &self,
+        now: DateTime<Utc>,
+        deleted: &mut DeletedOrphans,
+    ) -> Result<(), ObjectError> {
+        // Backups are listed after archives: an archive that has begun between the two may have one.
+        let archives = self.archives().await?;
+        let mut clusters = BTreeSet::new();
+        for (name, manifest) in self.backups().await? {
+            match manifest {
+                Ok(manifest) => clusters.insert(manifest.cluster_id),
+                Err(error) => {
+                    warn!(%name, error = %error, "archives are not deleted: the manifest of a backup cannot be read");
+                    return Ok(());
+                }
+            };
+        }
+        for archive in archives.iter().filter(|archive| !clusters.contains(&archive.cluster)) {
+            let newest = archive.segments.iter().map(|segment| segment.modified).max();
+            // Without segments it has just begun.
+            if newest.is_none_or(|newest| (now - newest).to_std().unwrap_or_default() < ORPHAN_AGE) {
+                continue;
+            }
+            info!(
+                cluster = archive.cluster,
+                segments = archive.segments.len(),
+                "deleting an archive without a backup"
+            );
+            deleted.objects += archive.segments.len();
+            deleted.bytes += archive.segments.iter().map(|segment| segment.bytes).sum::<u64>();
+            self.delete_archive(archive).await?;
+        }
+        Ok(())
     }
 
     /// Deletes objects. One that is gone already is no failure.
@@ -252,10 +290,13 @@ impl Repository {
         };
         let found = self.blocking(PARTS, move || {
             let mut found = DeletedOrphans::default();
-            let folders = match fs::read_dir(directory.join(PARTS)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
-                folders => folders?,
-            };
+            let mut folders = Vec::new();
+            for parent in [PARTS, ARCHIVES] {
+                match fs::read_dir(directory.join(parent)) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    entries => folders.extend(entries?),
+                }
+            }
             for folder in folders {
                 for file in fs::read_dir(folder?.path())? {
                     let (file, now) = (file?, now);

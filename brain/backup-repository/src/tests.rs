@@ -18,6 +18,7 @@ use crate::manifest::Manifest;
 use crate::{CreateOptions, DestinationOptions, EncryptionKey, ObjectError, Repository, SnapshotOrigin};
 use faulty::{Fault, FaultyStore};
 
+mod archive;
 mod faulty;
 mod s3;
 

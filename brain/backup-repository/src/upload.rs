@@ -36,7 +36,7 @@ const PART_BYTES: u64 = 64 << 20;
 const UNWRITTEN_BYTES: u64 = 1 << 20;
 
 /// Bytes that are sent in a request. A longer part is stored in several; S3 accepts no fewer bytes.
-const REQUEST_BYTES: usize = 5 << 20;
+pub(crate) const REQUEST_BYTES: usize = 5 << 20;
 
 /// Parts that wait on disk to be stored. While there are more, no more of the snapshot is received.
 const WAITING_PARTS: usize = 4;

@@ -122,7 +122,7 @@ impl<'a, W: Write> PartReader<'a, W> {
         let Some(key) = self.keys.iter().find(|key| key.id() == *id) else {
             return Err(ObjectError::no_key(&self.part.object, *id, self.keys).into());
         };
-        let cipher = FrameCipher::new(key, salt, head, &self.place.name);
+        let cipher = FrameCipher::new(key, salt, self.place.context(head));
         Ok(Body::Encrypted(Box::new(cipher)))
     }
 

@@ -44,7 +44,7 @@ impl<W: Write> PartWriter<W> {
         };
         out.write_all(&header)?;
         let cipher = match (key, &encryption) {
-            (Some(key), Some((_, salt))) => Some(FrameCipher::new(key, salt, &header, &place.name)),
+            (Some(key), Some((_, salt))) => Some(FrameCipher::new(key, salt, place.context(&header))),
             _ => None,
         };
         let frames = FrameWriter {
