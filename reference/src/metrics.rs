@@ -9,7 +9,7 @@ use crate::markdown::{code, codes, prose, table};
 use crate::template::fill;
 
 /// The sections of a brain's metrics, in the order of the page.
-const SECTIONS: [&str; 10] = [
+const SECTIONS: [&str; 11] = [
     "Server and leader",
     "Store",
     "Disk and log",
@@ -18,6 +18,7 @@ const SECTIONS: [&str; 10] = [
     "Members",
     "TLS",
     "TiKV",
+    "Archive",
     "Process",
     "Always 0",
 ];

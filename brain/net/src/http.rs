@@ -28,6 +28,7 @@ mod cors;
 mod health;
 pub mod leader;
 pub mod member;
+pub mod page;
 mod vars;
 
 /// The checks that health requests run on the store. Errors are etcd's texts.

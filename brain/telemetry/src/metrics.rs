@@ -15,6 +15,7 @@ use prometheus::{
 };
 
 pub use apply::ApplyMetrics;
+pub use archive::ArchiveMetrics;
 pub use grpc::{GrpcMetrics, InFlight};
 pub use grpc::{has_one_request, is_service, is_unary};
 pub use peers::{ActivePeer, PeerBytes, PeerMetrics};
@@ -22,6 +23,7 @@ pub use process::ProcessMetrics;
 pub use scrapes::ScrapeMetrics;
 
 pub mod apply;
+mod archive;
 mod grpc;
 mod peers;
 mod process;
@@ -282,6 +284,7 @@ impl Metrics {
         let r = Registrar::new(Registry::new());
         let metrics = Self::register(&r, true);
         let _ = metrics.open_snapshots.set(open_snapshots(&r));
+        ArchiveMetrics::register(&r.section("Archive"));
         r.registered.take()
     }
 
