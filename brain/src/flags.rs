@@ -33,7 +33,7 @@ pub use bootstrap::{Bootstrap, BootstrapError};
 pub use command::program;
 pub use config::{
     AutoCompaction, BackupAction, BackupChoice, BackupCommand, Config, Dump, Dumped, ElectionLockKind, ElectionOptions,
-    ImportCommand, LeaseOptions, Limits, Quota, SnapshotCommand, Storage, Subcommand, TikvOptions,
+    ImportCommand, LeaseOptions, Limits, Quota, RestorePoint, SnapshotCommand, Storage, Subcommand, TikvOptions,
 };
 pub use read::features;
 pub use table::{FLAGS, Flag, Group, Kind, Treatment};

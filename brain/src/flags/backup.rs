@@ -11,11 +11,16 @@ use clap::{Arg, ArgMatches, value_parser};
 use super::command::{LOG, STORE, check_store_is_named, flags, is_set, option, quiet, store_flags, switch, value};
 use super::import::{source, source_flags};
 use super::snapshot::{bump_flags, bump_revision};
-use super::{BackupAction, BackupChoice, BackupCommand, FlagError, Subcommand, duration};
+use super::{BackupAction, BackupChoice, BackupCommand, FlagError, RestorePoint, Subcommand, duration};
 use backup_repository::{BackupName, DestinationOptions, Retention, Variables};
+use chrono::{DateTime, Utc};
 
 /// The name that stands for the newest backup.
 const LATEST: &str = "latest";
+
+/// The bounds of `--archive-interval`.
+const MIN_ARCHIVE_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_ARCHIVE_INTERVAL: Duration = Duration::from_secs(3_600);
 
 const NOTES: &str = "\
 A destination is file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix (also azblob://). Credentials are read \
@@ -28,19 +33,33 @@ split into parts of 64 MiB and stored as it arrives. Up to 320 MiB of it wait in
 backup is none, and `kubebrain backup delete --orphans` deletes its parts after a day. No variables but ETCDCTL_PASSWORD and those of the \
 provider are read.";
 
+const ARCHIVE: &str = "\
+It runs beside the members, as any client, until it gets SIGTERM, and stores every change of a key in segments: after --archive-interval, or \
+once there are 16 MiB of them. With a backup from before they restore the store to any revision and second. If the destination has no \
+backup that the archive can begin at, it makes one.
+
+It continues where it ended, whatever ended it, as long as the members have not compacted what is missing; if they have, it logs an error, \
+counts a gap, makes a new backup, and begins again. Users and roles are those of the backup; leases get all of their time to live when they \
+are restored. Only one process may write the archive of a cluster: an earlier one ends. No variables but ETCDCTL_PASSWORD and those of the \
+provider are read.";
+
 const RESTORE: &str = "\
+With --at-revision, --at-time or --at-end the changes in the archive are added to the newest backup before that point, or to the one that is \
+named, and all of them are compared in the end. Nothing is left out in silence: a segment that is missing or damaged is named, and a time \
+at which the archive did not follow the store is refused.
+
 The backup is read into an unnamed file next to the data directory, or in $TMPDIR for TiKV, and then restored as by `kubebrain snapshot \
 restore`: after an interruption or a crash the same command continues, and no server starts on the store before it is complete. It takes up \
 to four times the size of the snapshot on disk. --initial-cluster-token must be that of the members.";
 
 const VERIFY: &str = "\
 All parts are read into an unnamed file in $TMPDIR and compared with the manifest; then the snapshot in them with its own checksum, and its \
-content is read.";
+content is read. Then all segments of the archive that follow the backup are read.";
 
 const PRUNE: &str = "\
 A backup stays if at least one of the rules keeps it. Days, weeks (ISO) and months are those of UTC, and only those that have backups count. \
 Ages count from the newest backup, so nothing expires while backups fail. Each cluster is counted separately. Backups whose manifest cannot \
-be read stay.";
+be read stay. Segments of the archive before the oldest backup of their cluster are deleted.";
 
 pub(super) fn command() -> Command {
     let acts = |name: &'static str, about: &'static str| Command::new(name).about(about).args(destination_flags());
@@ -49,7 +68,7 @@ pub(super) fn command() -> Command {
     let chosen = "the name of the backup, or `latest`";
     let count = |name: &'static str, help: &'static str| option(name, "N", help).value_parser(value_parser!(usize));
     Command::new("backup")
-        .about("Makes, lists, verifies, restores and deletes backups in an object store or a directory")
+        .about("Makes, lists, verifies, restores and deletes backups in an object store or a directory, and archives changes")
         .after_help(NOTES)
         .subcommand_required(true)
         .subcommands([
@@ -58,6 +77,18 @@ pub(super) fn command() -> Command {
                 .args(object_flags())
                 .arg(keys("FILE", "encrypt the backup with the key in this file: 32 random bytes, as they are, in base64 or in hexadecimal"))
                 .args(source_flags("endpoints"))
+                .args(flags(&LOG)),
+            acts("archive", "Stores the changes of a running kubebrain all the time")
+                .after_help(ARCHIVE)
+                .args(object_flags())
+                .arg(keys("FILE", "encrypt segments and backups with the key in this file: 32 random bytes, as they are, in base64 or in hexadecimal"))
+                .arg(
+                    option("archive-interval", "DURATION", "the time after which changes are stored: as much is lost at most")
+                        .default_value("10s")
+                        .value_parser(interval),
+                )
+                .args(source_flags("endpoints"))
+                .args(flags(&["listen-metrics-urls"]).map(|arg| arg.help("comma-separated http URLs for /metrics")))
                 .args(flags(&LOG)),
             quiet(acts("list", "Lists the backups, the oldest one first").args(flags(&LOG))).arg(
                 option("output", "FORMAT", "the format of the list")
@@ -70,7 +101,8 @@ pub(super) fn command() -> Command {
                 .args(flags(&LOG)),
             reads("restore", "Creates a new store from a backup")
                 .after_help(RESTORE)
-                .arg(name(chosen).required(true))
+                .arg(name("the name of the backup, or `latest`; may be left out with a point"))
+                .args(point_flags())
                 .args(bump_flags())
                 .args(store_flags(&STORE)),
             reads("export", "Writes a backup to a file that `etcdutl snapshot restore` takes")
@@ -99,6 +131,54 @@ pub(super) fn command() -> Command {
                 ])
                 .args(flags(&LOG)),
         ])
+}
+
+/// Returns the flags of the point that a store is restored to.
+fn point_flags() -> [Arg; 3] {
+    [
+        option("at-revision", "N", "add the changes in the archive up to this revision")
+            .value_parser(value_parser!(i64).range(1..)),
+        option(
+            "at-time",
+            "TIME",
+            "add the changes up to this time, in RFC 3339, such as 2026-11-29T16:45:00Z",
+        )
+        .value_parser(time),
+        switch("at-end", "add all changes in the archive"),
+    ]
+}
+
+fn point(args: &ArgMatches) -> Result<RestorePoint, FlagError> {
+    let points = [
+        value(args, "at-revision").map(RestorePoint::Revision),
+        value(args, "at-time").map(RestorePoint::Time),
+        is_set(args, "at-end").then_some(RestorePoint::End),
+    ];
+    let mut given = points.into_iter().flatten();
+    match (given.next(), given.next()) {
+        (None, _) => Ok(RestorePoint::Backup),
+        (Some(point), None) => Ok(point),
+        _ => Err(FlagError(
+            "backup restore takes one of --at-revision, --at-time and --at-end".to_owned(),
+        )),
+    }
+}
+
+fn time(text: &str) -> Result<DateTime<Utc>, String> {
+    let time = DateTime::parse_from_rfc3339(text);
+    let time = time.map_err(|error| format!("must be a time in RFC 3339, such as 2026-11-29T16:45:00Z: {error}"))?;
+    Ok(time.to_utc())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration::parse(text)?;
+    let allowed = MIN_ARCHIVE_INTERVAL..=MAX_ARCHIVE_INTERVAL;
+    match allowed.contains(&interval) {
+        true => Ok(interval),
+        false => Err(format!(
+            "must be between {MIN_ARCHIVE_INTERVAL:?} and {MAX_ARCHIVE_INTERVAL:?}"
+        )),
+    }
 }
 
 fn name(help: &'static str) -> Arg {
@@ -157,22 +237,30 @@ pub(super) fn read(action: &str, args: &ArgMatches, env: &[(OsString, OsString)]
         .map(PathBuf::from)
         .collect();
     let action = match action {
-        "create" => {
-            if key_files.len() > 1 {
-                return Err(FlagError(
-                    "a backup is encrypted with one key: --encryption-key-file names several".to_owned(),
-                ));
-            }
-            BackupAction::Create(Box::new(source("endpoints", args, env)?))
+        "create" | "archive" if key_files.len() > 1 => {
+            return Err(FlagError(
+                "a backup is encrypted with one key: --encryption-key-file names several".to_owned(),
+            ));
         }
+        "create" => BackupAction::Create(Box::new(source("endpoints", args, env)?)),
+        "archive" => BackupAction::Archive {
+            source: Box::new(source("endpoints", args, env)?),
+            interval: value(args, "archive-interval").unwrap_or(MAX_ARCHIVE_INTERVAL),
+        },
         "list" => BackupAction::List {
             json: value::<String>(args, "output").is_some_and(|format| format == "json"),
         },
         "verify" => BackupAction::Verify(choice(args)?),
         "restore" => {
             check_store_is_named("backup restore", args)?;
+            let point = point(args)?;
+            if point == RestorePoint::Backup && value::<String>(args, "NAME").is_none() {
+                let text = "backup restore needs <NAME>, or one of --at-revision, --at-time and --at-end";
+                return Err(FlagError(text.to_owned()));
+            }
             BackupAction::Restore {
                 backup: choice(args)?,
+                point,
                 bump_revision: bump_revision(args)?,
             }
         }

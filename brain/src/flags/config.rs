@@ -8,6 +8,7 @@ use super::bootstrap::Bootstrap;
 use api::auth::AuthOptions;
 use backup::import::SourceOptions;
 use backup_repository::{BackupName, DestinationOptions, Retention};
+use chrono::{DateTime, Utc};
 use cluster::discovery::SrvDiscovery;
 use etcd_types::url::Url;
 use net::http::BrowserPolicy;
@@ -50,6 +51,13 @@ pub struct BackupCommand {
 pub enum BackupAction {
     /// Makes one of a running store.
     Create(Box<SourceOptions>),
+    /// Stores what a running store does from then on.
+    Archive {
+        /// The access to the store.
+        source: Box<SourceOptions>,
+        /// The time after which changes are stored.
+        interval: Duration,
+    },
     /// Lists all of them.
     List {
         /// True if the list is JSON.
@@ -61,6 +69,8 @@ pub enum BackupAction {
     Restore {
         /// The backup.
         backup: BackupChoice,
+        /// The point up to which archived changes are added.
+        point: RestorePoint,
         /// As for a snapshot.
         bump_revision: u64,
     },
@@ -91,6 +101,19 @@ pub enum BackupChoice {
     Latest,
     /// The one with this name.
     Named(BackupName),
+}
+
+/// The point that a store is restored to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestorePoint {
+    /// That of the backup.
+    Backup,
+    /// A revision.
+    Revision(i64),
+    /// A time.
+    Time(DateTime<Utc>),
+    /// The end of the archive.
+    End,
 }
 
 /// The action of `kubebrain snapshot`.

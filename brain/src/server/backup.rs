@@ -1,4 +1,4 @@
-//! `kubebrain backup`: makes, lists, verifies, restores, exports and deletes backups.
+//! `kubebrain backup`: makes, lists, verifies, restores, exports and deletes backups, and archives of what happens after them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
@@ -17,10 +17,14 @@ use backup::import::{SnapshotParts, Source, SourceOptions, in_short, is_transien
 use backup::snapshot::{SnapshotFile, Spool, SpoolFile};
 use backup_repository::{
     BackupName, CreateOptions, EncryptionKey, Manifest, Repository, Retainable, Retention, SnapshotOrigin,
+    expired_segments,
 };
-use list::{Format, describe_size};
+use list::{Format, Listing, describe_size};
+pub(super) use point::ArchivedChanges;
 
+mod archive;
 mod list;
+mod point;
 
 /// Attempts to receive a whole snapshot.
 const CREATE_ATTEMPTS: u32 = 5;
@@ -38,7 +42,7 @@ pub(crate) async fn run(config: &Config, command: &BackupCommand, mut life: Life
 /// Returns the text to print.
 async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> anyhow::Result<String> {
     let keys = keys(command)?;
-    if matches!(command.action, BackupAction::Create(_)) {
+    if matches!(command.action, BackupAction::Create(_) | BackupAction::Archive { .. }) {
         command.destination.prepare()?;
     }
     let repository = Repository::open(&command.destination)?;
@@ -46,14 +50,21 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
     match &command.action {
         BackupAction::Create(source) => {
             let key = keys.into_iter().next();
-            unless(&leave, create(&repository, source, key)).await
+            let created = unless(&leave, create(&repository, source, key)).await?;
+            Ok(describe_created(&created))
+        }
+        BackupAction::Archive { source, interval } => {
+            let options = archive::ArchiveOptions {
+                source: source.as_ref().clone(),
+                interval: *interval,
+                key: keys.into_iter().next(),
+            };
+            Box::pin(archive::run(config, &repository, &options, life)).await
         }
         BackupAction::List { json } => {
             let format = if *json { Format::Json } else { Format::Table };
-            list::list(
-                &unless(&leave, async { Ok(repository.backups().await?) }).await?,
-                format,
-            )
+            let listing = unless(&leave, async { Ok(Listing::read(&repository).await?) }).await?;
+            list::list(&listing, format)
         }
         BackupAction::Verify(backup) => {
             let verify = async {
@@ -62,9 +73,14 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
             };
             unless(&leave, verify).await
         }
-        BackupAction::Restore { backup, bump_revision } => {
-            let reader = unless(&leave, BackupReader::open(repository, backup, keys)).await?;
-            restore(config, &reader, *bump_revision, life).await
+        BackupAction::Restore {
+            backup,
+            point,
+            bump_revision,
+        } => {
+            let chosen = point::choose(repository, backup, *point, keys);
+            let (reader, changes) = unless(&leave, chosen).await?;
+            restore(config, &reader, (changes.as_ref(), *bump_revision), life).await
         }
         BackupAction::Export { backup, file } => {
             let export = async {
@@ -114,25 +130,13 @@ async fn create(
     repository: &Repository,
     options: &SourceOptions,
     key: Option<EncryptionKey>,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<Manifest> {
     let mut source = Source::open(options.clone()).await?;
     let options = CreateOptions::new(key, Spool::new(&std::env::temp_dir()));
     let mut attempts = 1;
     loop {
         let failed = match create_once(repository, &mut source, &options).await {
-            Ok(manifest) => {
-                let (stored, size) = (
-                    describe_size(manifest.stored_bytes()),
-                    describe_size(manifest.snapshot.bytes),
-                );
-                let Manifest {
-                    name, revision, parts, ..
-                } = &manifest;
-                let parts = parts.len();
-                return Ok(format!(
-                    "created {name}: revision {revision}, a snapshot of {size}, stored as {stored} in {parts} parts\n"
-                ));
-            }
+            Ok(manifest) => return Ok(manifest),
             Err(error) => error.downcast::<Status>()?,
         };
         let error = in_short(failed.clone()).context("receive a snapshot of the member");
@@ -142,6 +146,18 @@ async fn create(
         attempts += 1;
         source.reconnect(error).await?;
     }
+}
+
+fn describe_created(manifest: &Manifest) -> String {
+    let (stored, size) = (
+        describe_size(manifest.stored_bytes()),
+        describe_size(manifest.snapshot.bytes),
+    );
+    let Manifest {
+        name, revision, parts, ..
+    } = manifest;
+    let parts = parts.len();
+    format!("created {name}: revision {revision}, a snapshot of {size}, stored as {stored} in {parts} parts\n")
 }
 
 /// The error is a [`Status`] if the member failed.
@@ -173,7 +189,9 @@ async fn create_once(
 
 /// Deletes what the retention does not keep, the oldest one first.
 async fn prune(repository: &Repository, retention: &Retention, dry_run: bool) -> anyhow::Result<String> {
-    let mut backups = Vec::new();
+    let (mut backups, mut unreadable) = (Vec::new(), Vec::new());
+    // Segments are listed before backups: none is taken for old because its backup was not made yet.
+    let archives = repository.archives().await?;
     for (name, manifest) in repository.backups().await? {
         match manifest {
             Ok(manifest) => backups.push(Retainable {
@@ -181,19 +199,26 @@ async fn prune(repository: &Repository, retention: &Retention, dry_run: bool) ->
                 name: name.to_string(),
                 cluster: manifest.cluster_id,
             }),
-            Err(error) => warn!(
-                error = &error as &dyn std::error::Error,
-                "keeping a backup that cannot be read"
-            ),
+            Err(error) => {
+                warn!(
+                    error = &error as &dyn std::error::Error,
+                    "keeping a backup that cannot be read"
+                );
+                unreadable.push(name.revision());
+            }
         }
     }
     let kept = retention.apply(&backups);
     let mut text = String::new();
+    // Which cluster an unreadable backup is of is not known.
+    let mut stays: Vec<(Option<String>, i64)> = unreadable.into_iter().map(|revision| (None, revision)).collect();
     for backup in &backups {
         let name = &backup.name;
         let rules = kept.get(name.as_str()).into_iter().flatten();
         let rules: Vec<_> = rules.map(|rule| rule.as_str()).collect();
         if !rules.is_empty() {
+            let parsed: BackupName = name.parse()?;
+            stays.push((Some(backup.cluster.clone()), parsed.revision()));
             text.push_str(&format!("kept {name}: {}\n", rules.join(", ")));
         } else if dry_run {
             text.push_str(&format!("would delete {name}\n"));
@@ -203,13 +228,32 @@ async fn prune(repository: &Repository, retention: &Retention, dry_run: bool) ->
             text.push_str(&format!("deleted {name}\n"));
         }
     }
+    for archive in &archives {
+        let of_cluster = stays
+            .iter()
+            .filter(|(cluster, _)| cluster.as_ref().is_none_or(|it| *it == archive.cluster));
+        let revisions: Vec<i64> = of_cluster.map(|(_, revision)| *revision).collect();
+        let segments: Vec<_> = archive.segments.iter().map(|segment| segment.name).collect();
+        let expired = expired_segments(&revisions, &segments);
+        let (Some(first), Some(last)) = (expired.first(), expired.last()) else {
+            continue;
+        };
+        if !dry_run {
+            repository.delete_segments(&archive.cluster, &expired).await?;
+        }
+        let (done, count) = (if dry_run { "would delete" } else { "deleted" }, expired.len());
+        let (cluster, from, to) = (&archive.cluster, first.first, last.last);
+        text.push_str(&format!(
+            "{done} {count} segments of the archive of the cluster {cluster}: revisions {from} to {to}\n"
+        ));
+    }
     Ok(text)
 }
 
 async fn restore(
     config: &Config,
     reader: &BackupReader,
-    bump_revision: u64,
+    (changes, bump_revision): (Option<&ArchivedChanges>, u64),
     life: &mut Lifecycle,
 ) -> anyhow::Result<String> {
     let dir = match &config.storage {
@@ -218,6 +262,7 @@ async fn restore(
     };
     let request = RestoreRequest {
         input: RestoreInput::Backup { reader, dir: &dir },
+        changes,
         bump_revision,
     };
     let restored = make_store(config, &request, life).await?;
@@ -240,7 +285,10 @@ pub(super) struct BackupReader {
 impl BackupReader {
     async fn open(repository: Repository, backup: &BackupChoice, keys: Vec<EncryptionKey>) -> anyhow::Result<Self> {
         let manifest = match backup {
-            BackupChoice::Latest => latest(&repository).await?,
+            BackupChoice::Latest => {
+                let newest = of_one_cluster(&repository).await?.pop();
+                newest.context("the destination has no backup")?
+            }
             BackupChoice::Named(name) => repository.manifest(name).await?,
         };
         Ok(Self {
@@ -271,7 +319,14 @@ impl BackupReader {
         checked.await?.with_context(|| format!("read the backup {name}"))
     }
 
+    /// Reads all of a backup, and the segments that follow it.
     async fn verify(&self, spool: &Spool) -> anyhow::Result<String> {
+        let text = self.verify_snapshot(spool).await?;
+        let changes = ArchivedChanges::after(&self.repository, &self.manifest, &self.keys).await?;
+        Ok(text + &changes.verify().await?)
+    }
+
+    async fn verify_snapshot(&self, spool: &Spool) -> anyhow::Result<String> {
         let file = self.read(spool).await?;
         let Manifest {
             name, revision, parts, ..
@@ -334,12 +389,12 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Returns the newest backup. Fails if there is none, if it cannot be read, or if there are those of several clusters.
-async fn latest(repository: &Repository) -> anyhow::Result<Manifest> {
-    let mut newest: Option<Manifest> = None;
+/// Returns all backups, the oldest one first. Fails if one cannot be read, or if there are those of several clusters.
+async fn of_one_cluster(repository: &Repository) -> anyhow::Result<Vec<Manifest>> {
+    let mut all: Vec<Manifest> = Vec::new();
     for (_, manifest) in repository.backups().await? {
         let manifest = manifest.context("the latest backup is unknown: name one")?;
-        if let Some(other) = &newest {
+        if let Some(other) = all.last() {
             ensure!(
                 other.cluster_id == manifest.cluster_id,
                 "the destination has backups of the clusters {} and {}: name one, see `kubebrain backup list`",
@@ -347,7 +402,7 @@ async fn latest(repository: &Repository) -> anyhow::Result<Manifest> {
                 manifest.cluster_id
             );
         }
-        newest = Some(manifest);
+        all.push(manifest);
     }
-    newest.context("the destination has no backup")
+    Ok(all)
 }

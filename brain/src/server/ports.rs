@@ -32,6 +32,12 @@ pub(crate) fn bind_leader(config: &Config) -> anyhow::Result<Server> {
     Server::bind(&urls, &config.client_tls, options(config))
 }
 
+/// Binds the URLs for metrics alone; see [`Server::bind`].
+pub(crate) fn bind_metrics(config: &Config) -> anyhow::Result<Server> {
+    let urls: Vec<_> = all(&config.listen_metrics_urls, PortPurpose::Metrics).collect();
+    Server::bind(&urls, &config.client_tls, options(config))
+}
+
 fn all(urls: &[Url], purpose: PortPurpose) -> impl Iterator<Item = (Url, PortPurpose)> {
     urls.iter().map(move |url| (url.clone(), purpose))
 }

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use crate::data_dir::{self, Identity, RestoringDir, RestoringFrom};
 use crate::flags::{Config, SnapshotCommand, Storage, TikvOptions};
-use crate::server::backup::BackupReader;
+use crate::server::backup::{ArchivedChanges, BackupReader};
 use crate::server::claim::{IMPORTER_REGISTER, PrefixClaim};
 use crate::server::embedded;
 use crate::server::import::IMPORTING_REGISTER;
@@ -40,6 +40,7 @@ pub(crate) async fn run(config: &Config, command: &SnapshotCommand, mut life: Li
                 path: &command.file,
                 skip_hash_check: command.skip_hash_check,
             },
+            changes: None,
             bump_revision: command.bump_revision,
         };
         Box::pin(make_store(config, &request, &mut life)).await
@@ -60,6 +61,8 @@ async fn print_status(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Re
 /// A new store that is wanted.
 pub(super) struct RestoreRequest<'a> {
     pub(super) input: RestoreInput<'a>,
+    /// Changes that are added to the snapshot.
+    pub(super) changes: Option<&'a ArchivedChanges>,
     /// The number by which the newest revision is raised; 0 changes nothing.
     pub(super) bump_revision: u64,
 }
@@ -115,13 +118,14 @@ pub(super) async fn make_store(
 }
 
 /// Opens the snapshot, and returns the SHA-256 of its database as well.
-async fn open_and_hash(request: &RestoreRequest<'_>, life: &Lifecycle) -> anyhow::Result<SnapshotSource> {
+async fn open_and_hash<'a>(request: &RestoreRequest<'a>, life: &Lifecycle) -> anyhow::Result<SnapshotSource<'a>> {
     let file = request.input.open(life).await?;
     let hashed = interruptible(life, move || Ok((file.digest()?, file))).await;
     let (digest, file) = hashed.with_context(|| format!("read {}", request.input))?;
     Ok(SnapshotSource {
         file,
-        digest,
+        identity: request.changes.map_or(digest, |changes| changes.identity(&digest)),
+        changes: request.changes,
         bump_revision: request.bump_revision,
     })
 }
@@ -165,11 +169,28 @@ pub(crate) fn describe_compaction(compacted: Revision) -> String {
 }
 
 /// The snapshot that is restored.
-struct SnapshotSource {
+struct SnapshotSource<'a> {
     file: SnapshotFile,
-    /// SHA-256 of the database.
-    digest: [u8; 32],
+    /// SHA-256 of the database, or of that and the point that is restored: an interrupted restore continues with the same one alone.
+    identity: [u8; 32],
+    changes: Option<&'a ArchivedChanges>,
     bump_revision: u64,
+}
+
+impl SnapshotSource<'_> {
+    /// Makes a store of it, or continues with one that is begun.
+    async fn restore(
+        &self,
+        engine: LogAndRows,
+        options: &RestoreOptions,
+        is_begun: bool,
+    ) -> anyhow::Result<RestoreSummary> {
+        match self.changes {
+            Some(changes) => changes.restore(&self.file, engine, options, is_begun).await,
+            None if is_begun => resume(&self.file, engine, options).await,
+            None => restore(&self.file, engine, options).await,
+        }
+    }
 }
 
 /// A data directory with a new store in it, and that store.
@@ -181,15 +202,16 @@ struct OpenedRestore {
     is_begun: bool,
 }
 
-async fn into_directory(config: &Config, source: &SnapshotSource, life: &Lifecycle) -> anyhow::Result<RestoreSummary> {
+async fn into_directory(
+    config: &Config,
+    source: &SnapshotSource<'_>,
+    life: &Lifecycle,
+) -> anyhow::Result<RestoreSummary> {
     let opened = tokio::select! {
     biased;
     () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
     opened = Box::pin(open_directory(config, source)) => opened,
     };
-    let SnapshotSource {
-        file, bump_revision, ..
-    } = source;
     let OpenedRestore {
         target,
         from,
@@ -199,14 +221,10 @@ async fn into_directory(config: &Config, source: &SnapshotSource, life: &Lifecyc
     let fill = async {
         let options = RestoreOptions {
             member: from.member_id,
-            bump_revision: *bump_revision,
+            bump_revision: source.bump_revision,
             spool: Some(Spool::new(target.path())),
         };
-        if is_begun {
-            resume(file, engine, &options).await
-        } else {
-            restore(file, engine, &options).await
-        }
+        source.restore(engine, &options, is_begun).await
     };
     let filled = tokio::select! {
     biased;
@@ -234,9 +252,9 @@ async fn into_directory(config: &Config, source: &SnapshotSource, life: &Lifecyc
 }
 
 /// Opens what an interrupted restore of this snapshot has left, or a new store.
-async fn open_directory(config: &Config, source: &SnapshotSource) -> anyhow::Result<OpenedRestore> {
+async fn open_directory(config: &Config, source: &SnapshotSource<'_>) -> anyhow::Result<OpenedRestore> {
     let metrics = Arc::new(Metrics::new(false));
-    if let Some((target, from)) = RestoringDir::resume_restore(&config.data_dir, &source.digest)? {
+    if let Some((target, from)) = RestoringDir::resume_restore(&config.data_dir, &source.identity)? {
         let log = Some(LogId(from.log));
         let engine = embedded::open(config, target.path(), log, None, &metrics).await;
         let engine = engine.with_context(|| {
@@ -271,7 +289,7 @@ async fn open_directory(config: &Config, source: &SnapshotSource) -> anyhow::Res
 /// Makes a new store in the directory, and records which snapshot is restored into it.
 async fn begin(
     config: &Config,
-    source: &SnapshotSource,
+    source: &SnapshotSource<'_>,
     target: &RestoringDir,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(RestoringFrom, LogAndRows)> {
@@ -281,7 +299,7 @@ async fn begin(
     let engine = embedded::open(config, target.path(), None, None, metrics).await?;
     let from = RestoringFrom {
         format: data_dir::DIR_FORMAT,
-        snapshot: source.digest,
+        snapshot: source.identity,
         cluster_id: rand::random(),
         member_id: rand::random(),
         log: engine.log.id().context("the log has no id")?.0,
@@ -380,19 +398,14 @@ async fn into_prefix(
 async fn fill_prefix(
     tikv: &Tikv,
     token: &str,
-    source: &SnapshotSource,
+    source: &SnapshotSource<'_>,
     found: Option<PartialRestore>,
 ) -> anyhow::Result<RestoreSummary> {
     let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(RESTORING_REGISTER));
-    let SnapshotSource {
-        file,
-        digest,
-        bump_revision,
-    } = source;
     let (part, is_begun) = match found {
         Some(part) => {
             ensure!(
-                part.snapshot == *digest,
+                part.snapshot == source.identity,
                 "the key prefix holds a part of another snapshot: `kubebrain wipe` it"
             );
             (part, true)
@@ -400,7 +413,7 @@ async fn fill_prefix(
         None => {
             tikv.pin().await?;
             let part = PartialRestore {
-                snapshot: *digest,
+                snapshot: source.identity,
                 member_id: rand::random(),
             };
             let noted = cas_register::set(&register, Some(serde_json::to_vec(&part)?.into())).await;
@@ -408,22 +421,17 @@ async fn fill_prefix(
             (part, false)
         }
     };
-    info!(bytes = file.size(), "restoring a snapshot");
+    info!(bytes = source.file.size(), "restoring a snapshot");
     let engine = LogAndRows {
         log: Arc::new(TikvLog::keeping(tikv.clone(), is_barrier)),
         rows: Arc::new(TikvRows::new(tikv.clone())),
     };
     let options = RestoreOptions {
         member: part.member_id,
-        bump_revision: *bump_revision,
+        bump_revision: source.bump_revision,
         spool: None,
     };
-    let restored = if is_begun {
-        resume(file, engine, &options).await
-    } else {
-        restore(file, engine, &options).await
-    };
-    let restored = restored.map_err(|error| {
+    let restored = source.restore(engine, &options, is_begun).await.map_err(|error| {
         let is_final = error.is::<FileError>() || error.is::<UnfitSnapshot>();
         error.context(match is_final {
             true => "the key prefix holds unusable data: `kubebrain wipe` it",

@@ -16,7 +16,7 @@ use crate::members::Site;
 use crate::program::{Kubebrain, Process, STEP_TIMEOUT, command};
 
 /// Runs a subcommand of `backup` on a destination.
-fn backup(destination: &Path, args: &[&str]) -> Output {
+pub(crate) fn backup(destination: &Path, args: &[&str]) -> Output {
     let destination = format!("--destination=file://{}", destination.display());
     let args = [&["backup"], args, &[destination.as_str()]].concat();
     let output = command().args(&args).output().unwrap();
@@ -25,19 +25,19 @@ fn backup(destination: &Path, args: &[&str]) -> Output {
 }
 
 /// Returns what a command prints that succeeds.
-fn printed(output: Output) -> String {
+pub(crate) fn printed(output: Output) -> String {
     assert_eq!(output.status.code(), Some(0));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Returns the reason why a command fails.
-fn refused(output: Output) -> String {
+pub(crate) fn refused(output: Output) -> String {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     said.lines().last().unwrap().to_owned()
 }
 
-fn names(destination: &Path) -> Vec<String> {
+pub(crate) fn names(destination: &Path) -> Vec<String> {
     let list: Vec<Value> = serde_json::from_str(&printed(backup(destination, &["list", "--output=json"]))).unwrap();
     list.iter()
         .map(|entry| entry["name"].as_str().unwrap().to_owned())

@@ -124,6 +124,19 @@ pub(crate) struct Content {
     users: Vec<String>,
 }
 
+impl Content {
+    /// Leaves leases without keys out.
+    pub(crate) fn with_used_leases(mut self) -> Self {
+        self.leases.retain(|_, (_, keys)| !keys.is_empty());
+        self
+    }
+
+    /// Returns true if it has the same keys at all revisions up to this one.
+    pub(crate) fn has_history_of(&self, other: &Self, revision: i64) -> bool {
+        self.revisions.range(..=revision).eq(other.revisions.range(..=revision))
+    }
+}
+
 pub(crate) async fn read(channel: &Channel, newest: i64) -> Content {
     let (mut kv, mut lease) = (KvClient::new(channel.clone()), LeaseClient::new(channel.clone()));
     let mut revisions = BTreeMap::new();

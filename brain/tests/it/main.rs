@@ -5,6 +5,7 @@
 
 mod alarms;
 mod answers;
+mod archive;
 mod auth;
 mod backup;
 mod canonical;

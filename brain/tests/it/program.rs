@@ -41,7 +41,18 @@ pub(crate) struct Process {
 impl Process {
     /// Starts one with these flags, which make it serve clients at `url`.
     pub(crate) fn begin(flags: &[String], url: String) -> Process {
-        let mut child = tokio::process::Command::from(command())
+        Self::spawn(command(), flags, url)
+    }
+
+    /// The same, and it kills itself at a named point.
+    pub(crate) fn doomed(flags: &[String], kill_at: &str) -> Process {
+        let mut command = command();
+        command.env("KUBEBRAIN_KILL_AT", kill_at);
+        Self::spawn(command, flags, String::new())
+    }
+
+    fn spawn(command: Command, flags: &[String], url: String) -> Process {
+        let mut child = tokio::process::Command::from(command)
             .args(flags)
             .stderr(Stdio::piped())
             .kill_on_drop(true)

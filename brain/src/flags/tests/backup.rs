@@ -50,6 +50,7 @@ fn backup_takes_a_destination_and_an_action() {
     assert_eq!(config.data_dir.to_str(), Some("e"));
     let restore = BackupAction::Restore {
         backup: named.clone(),
+        point: RestorePoint::Backup,
         bump_revision: 5,
     };
     assert_eq!(found.action, restore);
@@ -67,6 +68,51 @@ fn backup_takes_a_destination_and_an_action() {
     assert_eq!(found.action, BackupAction::Delete(NAME.parse().unwrap()));
     let (_, found) = command("backup delete --orphans --destination file:///d");
     assert_eq!(found.action, BackupAction::DeleteOrphans);
+}
+
+#[test]
+fn archive_takes_a_source_and_an_interval() {
+    let line = "backup archive --destination s3://b --endpoints a:1 --encryption-key-file k";
+    for (more, seconds) in [
+        ("", 10),
+        (" --archive-interval 1s", 1),
+        (" --archive-interval 1h", 3_600),
+    ] {
+        let (config, found) = command(&format!("{line}{more}"));
+        let BackupAction::Archive { source, interval } = found.action else {
+            panic!()
+        };
+        assert_eq!((source.endpoints.len(), interval), (1, Duration::from_secs(seconds)));
+        assert!(config.listen_metrics_urls.is_empty());
+    }
+    let (config, _) = command(&format!("{line} --listen-metrics-urls http://127.0.0.1:1"));
+    assert_eq!(config.listen_metrics_urls.len(), 1);
+}
+
+#[test]
+fn restore_takes_one_point() {
+    let time = "2026-11-29T16:45:00.5Z".parse().unwrap();
+    for (flags, name, point) in [
+        ("--at-revision 7", "", RestorePoint::Revision(7)),
+        ("--at-time 2026-11-29T17:45:00.5+01:00", "", RestorePoint::Time(time)),
+        ("--at-end", "", RestorePoint::End),
+        ("--at-end", NAME, RestorePoint::End),
+        ("", "latest", RestorePoint::Backup),
+    ] {
+        let (_, found) = command(&format!(
+            "backup restore {name} {flags} --destination file:///d --data-dir e"
+        ));
+        let backup = match name {
+            NAME => BackupChoice::Named(NAME.parse().unwrap()),
+            _ => BackupChoice::Latest,
+        };
+        let restore = BackupAction::Restore {
+            backup,
+            point,
+            bump_revision: 0,
+        };
+        assert_eq!(found.action, restore, "{flags} {name}");
+    }
 }
 
 #[test]
@@ -114,7 +160,7 @@ fn backup_refuses_what_it_would_ignore() {
     for (line, text) in [
         (
             "backup",
-            "needs one of create, list, verify, restore, export, delete, prune",
+            "needs one of create, archive, list, verify, restore, export, delete, prune",
         ),
         ("backup create --endpoints a:1", "backup create needs --destination"),
         (
@@ -146,7 +192,27 @@ fn backup_refuses_what_it_would_ignore() {
         ),
         (
             "backup restore --destination file:///d --data-dir d",
-            "backup restore needs <NAME>",
+            "backup restore needs <NAME>, or one of",
+        ),
+        (
+            "backup restore --at-end --at-revision 3 --destination file:///d --data-dir d",
+            "takes one of --at-revision, --at-time and --at-end",
+        ),
+        (
+            "backup restore --at-time yesterday --destination file:///d --data-dir d",
+            "--at-time is not valid",
+        ),
+        (
+            "backup restore --at-revision 0 --destination file:///d --data-dir d",
+            "--at-revision is not valid",
+        ),
+        (
+            "backup archive --destination file:///d --endpoints a:1 --archive-interval 10ms",
+            "--archive-interval is not valid",
+        ),
+        (
+            "backup archive --destination file:///d --endpoints a:1 --encryption-key-file k,l",
+            "encrypted with one key",
         ),
         (
             "backup restore latest --destination file:///d",

@@ -1,0 +1,385 @@
+//! `kubebrain backup archive`: stores what a running store does, all the time.
+//!
+//! It is a client of the members. Where it begins and where it continues follows from the destination alone, so it can be killed at any
+//! time.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::{create, describe_created};
+use crate::flags::Config;
+use crate::server::ports;
+use crate::server::run::Lifecycle;
+use backup::archive::{Feed, FeedItem};
+use backup::import::{Source, SourceCompacted, SourceOptions};
+use backup_repository::archive::{ArchiveWriter, TakenOver};
+use backup_repository::{EncryptionKey, Repository};
+use etcd_types::types::Revision;
+use net::http::page;
+use telemetry::metrics::{ArchiveMetrics, Metrics};
+
+/// Bytes of changes after which a segment is stored, before they are compressed.
+const SEGMENT_BYTES: usize = 16 << 20;
+
+/// Items of the feed that wait to be taken, each of about 1 MiB at most: so much is read ahead while a segment is stored.
+const WAITING_ITEMS: usize = 16;
+
+/// The pause after a failure of the destination.
+const FAILURE_PAUSE: Duration = Duration::from_secs(10);
+
+/// The pause after a backup could not be made.
+const BACKUP_PAUSE: Duration = Duration::from_secs(30);
+
+/// The time for which the last segment may be stored after a signal.
+const GRACE_PERIOD: Duration = Duration::from_secs(8);
+
+/// The source of an archive, and how it is stored.
+pub(super) struct ArchiveOptions {
+    pub(super) source: SourceOptions,
+    /// The time after which changes are stored.
+    pub(super) interval: Duration,
+    pub(super) key: Option<EncryptionKey>,
+}
+
+/// Archives until a signal comes. Returns a line that describes the end.
+pub(super) async fn run(
+    config: &Config,
+    repository: &Repository,
+    options: &ArchiveOptions,
+    life: &mut Lifecycle,
+) -> anyhow::Result<String> {
+    let metrics = Arc::new(ArchiveMetrics::default());
+    if !config.listen_metrics_urls.is_empty() {
+        let server = ports::bind_metrics(config)?;
+        info!(urls = server.bound()?.join(","), "serving metrics");
+        let rendered = metrics.clone();
+        let routes = page::routes(Arc::new(move || rendered.render()));
+        server.start_http(routes, &Metrics::new(false), &life.stop, &mut life.tasks);
+    }
+    let leave = life.leave.clone();
+    let cut_off = async {
+        leave.cancelled().await;
+        tokio::time::sleep(GRACE_PERIOD).await;
+    };
+    tokio::select! {
+        biased;
+        archived = Box::pin(archive(repository, options, &metrics, &leave)) => archived,
+        () = cut_off => Err(anyhow::anyhow!("interrupted: the last changes are not stored; the same command continues")),
+    }
+}
+
+async fn archive(
+    repository: &Repository,
+    options: &ArchiveOptions,
+    metrics: &ArchiveMetrics,
+    leave: &CancellationToken,
+) -> anyhow::Result<String> {
+    let mut source = tokio::select! {
+        biased;
+        () = leave.cancelled() => anyhow::bail!("interrupted"),
+        source = Source::open(options.source.clone()) => source?.for_archive(),
+    };
+    let cluster = format!("{:x}", source.cluster_id());
+    let stored = repository.archive(&cluster).await?;
+    let newest = stored.spans().pop();
+    let writer = ArchiveWriter::resume(repository, &stored, newest.as_ref(), options.key.clone()).await?;
+    let mut archive = Archive {
+        repository,
+        options,
+        metrics,
+        cluster,
+        writer,
+        begin: newest.as_ref().map(|span| span.first - 1),
+    };
+    if newest.is_none() {
+        archive.begin_anew(&mut source).await?;
+    }
+    loop {
+        let after = archive.writer.last();
+        info!(
+            cluster = archive.cluster,
+            after, "archiving the changes after a revision"
+        );
+        match Box::pin(archive.follow(&source, leave)).await {
+            Ok(()) => break,
+            Err(error) if error.is::<SourceCompacted>() => archive.lost(&mut source, &error).await?,
+            Err(error) => return Err(error),
+        }
+    }
+    let (cluster, revision) = (&archive.cluster, archive.writer.stored());
+    Ok(format!("archived the cluster {cluster} up to revision {revision}\n"))
+}
+
+/// The next thing to do.
+enum NextStep {
+    Leave,
+    Store,
+    Take(FeedItem),
+    /// The feed has ended, and all that it has sent is taken.
+    End,
+    BackedUp(anyhow::Result<()>),
+    StoreTime,
+}
+
+/// Returns at a time, or never.
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A feed that is read ahead while something else is done.
+struct RunningFeed<F> {
+    feed: Pin<Box<F>>,
+    ended: Option<anyhow::Result<()>>,
+}
+
+impl<F: Future<Output = anyhow::Result<()>>> RunningFeed<F> {
+    async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                ended = &mut self.feed, if self.ended.is_none() => self.ended = Some(ended),
+            }
+        }
+    }
+
+    /// Returns the reason why it has ended.
+    fn reason(self) -> anyhow::Error {
+        let ended = self.ended.and_then(Result::err);
+        ended.unwrap_or_else(|| anyhow::anyhow!("the feed of changes has ended"))
+    }
+}
+
+struct Archive<'a> {
+    repository: &'a Repository,
+    options: &'a ArchiveOptions,
+    metrics: &'a ArchiveMetrics,
+    cluster: String,
+    writer: ArchiveWriter,
+    /// The revision before the first one of the newest span: a backup must be of this one or of a later one. `None` while there is no span.
+    begin: Option<Revision>,
+}
+
+impl Archive<'_> {
+    /// Begins a span: after the newest backup, or else now.
+    async fn begin_anew(&mut self, source: &mut Source) -> anyhow::Result<()> {
+        let newest = self
+            .newest_backup()
+            .await?
+            .filter(|newest| *newest > self.writer.last());
+        let after = match newest {
+            Some(newest) => newest,
+            None => source.revision().await?,
+        };
+        self.writer.begin_after(after);
+        self.begin = Some(after);
+        Ok(())
+    }
+
+    /// Begins anew because the source has deleted the revisions that come next.
+    async fn lost(&mut self, source: &mut Source, reason: &anyhow::Error) -> anyhow::Result<()> {
+        // Changes that have arrived come before them.
+        self.store().await?;
+        let (last, is_begun) = (self.writer.last(), self.writer.is_continued());
+        self.begin_anew(source).await?;
+        let after = self.writer.last();
+        if is_begun {
+            self.metrics.gaps.inc();
+            error!(
+                cluster = self.cluster,
+                from = last + 1,
+                to = after,
+                reason = format!("{reason:#}"),
+                "the archive has a gap: these revisions were compacted before they were archived, and cannot be restored"
+            );
+        } else {
+            warn!(
+                cluster = self.cluster,
+                after,
+                reason = format!("{reason:#}"),
+                "the archive cannot begin after the newest backup"
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns the revision of the newest backup of the cluster that can be read.
+    async fn newest_backup(&self) -> anyhow::Result<Option<Revision>> {
+        let backups = self.repository.backups().await?.into_iter();
+        let readable = backups.filter_map(|(_, manifest)| manifest.ok());
+        let own = readable.filter(|manifest| manifest.cluster_id == self.cluster);
+        Ok(own.map(|manifest| manifest.revision).max())
+    }
+
+    /// Stores what happens until a signal comes. Fails with [`SourceCompacted`] if the source has deleted what comes next.
+    async fn follow(&mut self, source: &Source, leave: &CancellationToken) -> anyhow::Result<()> {
+        let (items, mut arriving) = mpsc::channel(WAITING_ITEMS);
+        let feed = Feed::open(source, self.writer.last()).await?;
+        let mut feed = RunningFeed {
+            feed: Box::pin(feed.run(items)),
+            ended: None,
+        };
+        let backup = make_backup(
+            self.repository,
+            self.options,
+            self.metrics,
+            (self.cluster.clone(), self.begin),
+        );
+        let mut backup = std::pin::pin!(backup);
+        let mut idle = tokio::time::interval(self.options.interval);
+        idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut due, mut is_backed_up) = (None, false);
+        loop {
+            self.observe();
+            let is_idle = self.writer.pending_bytes() == 0;
+            let next = async {
+                tokio::select! {
+                    biased;
+                    () = leave.cancelled() => NextStep::Leave,
+                    () = until(due) => NextStep::Store,
+                    item = arriving.recv() => item.map_or(NextStep::End, NextStep::Take),
+                    made = &mut backup, if !is_backed_up => NextStep::BackedUp(made),
+                    _ = idle.tick(), if is_idle => NextStep::StoreTime,
+                }
+            };
+            match feed.during(next).await {
+                NextStep::Leave => {
+                    feed.during(self.store()).await?;
+                    feed.during(self.store_time()).await?;
+                    return Ok(());
+                }
+                NextStep::Store => {
+                    feed.during(self.store()).await?;
+                    due = None;
+                }
+                NextStep::Take(item) => {
+                    self.take(item)?;
+                    if self.writer.pending_bytes() >= SEGMENT_BYTES {
+                        feed.during(self.store()).await?;
+                        due = None;
+                    } else if self.writer.pending_bytes() > 0 {
+                        due = due.or(Some(Instant::now() + self.options.interval));
+                    }
+                }
+                NextStep::End => {
+                    self.store().await?;
+                    return Err(feed.reason());
+                }
+                NextStep::BackedUp(made) => {
+                    made?;
+                    is_backed_up = true;
+                }
+                NextStep::StoreTime => feed.during(self.store_time()).await?,
+            }
+        }
+    }
+
+    fn take(&mut self, item: FeedItem) -> anyhow::Result<()> {
+        match item {
+            FeedItem::Revisions {
+                first,
+                last,
+                content,
+                received,
+            } => self.writer.arrived(first, last, &content, received.into()),
+            FeedItem::Current(time) => {
+                self.writer.confirm(time.into());
+                Ok(())
+            }
+        }
+    }
+
+    /// Stores what has arrived, however often that fails. Fails if another process has taken over.
+    async fn store(&mut self) -> anyhow::Result<()> {
+        loop {
+            match self.writer.store().await {
+                Ok(Some((_, bytes))) => {
+                    self.metrics.segments.inc();
+                    self.metrics.bytes.inc_by(bytes);
+                    break;
+                }
+                Ok(None) => break,
+                Err(failure) if failure.is::<TakenOver>() => return Err(failure),
+                Err(failure) => self.pause(&failure).await,
+            }
+        }
+        self.observe();
+        Ok(())
+    }
+
+    /// Stores the time up to which nothing has happened.
+    async fn store_time(&mut self) -> anyhow::Result<()> {
+        match self.writer.store_time().await {
+            Err(failure) if failure.is::<TakenOver>() => Err(failure),
+            Err(failure) => {
+                self.pause(&failure).await;
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn pause(&self, failure: &anyhow::Error) {
+        self.metrics.failures.inc();
+        self.observe();
+        error!(
+            error = format!("{failure:#}"),
+            again_in = ?FAILURE_PAUSE,
+            "cannot store the archive: changes wait, and are lost if the members compact them before"
+        );
+        tokio::time::sleep(FAILURE_PAUSE).await;
+    }
+
+    fn observe(&self) {
+        self.metrics.last_revision.set(self.writer.stored());
+        self.metrics.set_stored_until(self.writer.stored_until());
+    }
+}
+
+/// Makes a backup if there is none that the newest span can be added to; `begin` is the revision before that span.
+async fn make_backup(
+    repository: &Repository,
+    options: &ArchiveOptions,
+    metrics: &ArchiveMetrics,
+    (cluster, begin): (String, Option<Revision>),
+) -> anyhow::Result<()> {
+    let begin = begin.context("the archive has not begun")?;
+    loop {
+        let made = async {
+            for (_, manifest) in repository.backups().await? {
+                if manifest.is_ok_and(|manifest| manifest.cluster_id == cluster && manifest.revision >= begin) {
+                    return anyhow::Ok(true);
+                }
+            }
+            info!(cluster, "making a backup, which the archive begins with");
+            let manifest = create(repository, &options.source, options.key.clone()).await?;
+            info!("{}", describe_created(&manifest).trim_end());
+            // A member that is behind has sent an older one.
+            Ok(manifest.revision >= begin)
+        };
+        match made.await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(failure) => {
+                metrics.failures.inc();
+                error!(
+                    error = format!("{failure:#}"),
+                    again_in = ?BACKUP_PAUSE,
+                    "cannot make the backup that the archive begins with: without it nothing can be restored"
+                );
+            }
+        }
+        tokio::time::sleep(BACKUP_PAUSE).await;
+    }
+}
