@@ -16,6 +16,8 @@ pub struct GoModule {
     ldflags: &'static str,
     /// Build tags, which leave out what is not needed.
     tags: &'static str,
+    /// Its C sources are compiled, too.
+    cgo: bool,
     /// As Go names them, and as we do.
     renamed: &'static [(&'static str, &'static str)],
     takes: &'static str,
@@ -27,6 +29,7 @@ pub const KUBERNETES: GoModule = GoModule {
     ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 \
               -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34",
     tags: "",
+    cgo: false,
     renamed: &[],
     takes: "about 7 min",
 };
@@ -36,6 +39,7 @@ pub const ETCD: GoModule = GoModule {
     name: "etcd",
     ldflags: "-s -w",
     tags: "",
+    cgo: false,
     renamed: &[("server", "etcd")],
     takes: "about 1 min",
 };
@@ -45,6 +49,7 @@ pub const ETCD_NEXT: GoModule = GoModule {
     name: "etcd-next",
     ldflags: "-s -w",
     tags: "",
+    cgo: false,
     renamed: &[("server", "etcd")],
     takes: "less than 1 min",
 };
@@ -54,6 +59,7 @@ pub const ADDONS: GoModule = GoModule {
     name: "addons",
     ldflags: "-s -w",
     tags: "",
+    cgo: false,
     renamed: &[("addons", "coredns")],
     takes: "about 1 min",
 };
@@ -63,6 +69,7 @@ pub const HELM: GoModule = GoModule {
     name: "helm",
     ldflags: "-s -w",
     tags: "",
+    cgo: false,
     renamed: &[],
     takes: "about 1 min",
 };
@@ -72,6 +79,7 @@ pub const ARGOCD: GoModule = GoModule {
     name: "argocd",
     ldflags: "-s -w",
     tags: "",
+    cgo: false,
     renamed: &[("cmd", "argocd")],
     takes: "about 8 min",
 };
@@ -81,6 +89,7 @@ pub const CLIENTV3: GoModule = GoModule {
     name: "clientv3",
     ldflags: "-s -w",
     tags: "",
+    cgo: false,
     renamed: &[],
     takes: "less than 1 min",
 };
@@ -90,6 +99,27 @@ pub const PROMETHEUS: GoModule = GoModule {
     name: "prometheus",
     ldflags: "-s -w",
     tags: "remove_all_sd",
+    cgo: false,
+    renamed: &[],
+    takes: "about 2 min",
+};
+
+/// kwok, which plays nodes and pods.
+pub const KWOK: GoModule = GoModule {
+    name: "kwok",
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+    renamed: &[],
+    takes: "about 1 min",
+};
+
+/// kine, to compare with. SQLite is written in C, so a C compiler is needed.
+pub const KINE: GoModule = GoModule {
+    name: "kine",
+    ldflags: "-s -w",
+    tags: "",
+    cgo: true,
     renamed: &[],
     takes: "about 2 min",
 };
@@ -99,6 +129,7 @@ const ETCD_TESTS: GoModule = GoModule {
     name: "etcd-tests",
     ldflags: "-s -w",
     tags: "e2e",
+    cgo: false,
     renamed: &[],
     takes: "about 2 min",
 };
@@ -201,6 +232,9 @@ impl GoModule {
         if !self.tags.is_empty() {
             parts.push(self.tags.as_bytes());
         }
+        if self.cgo {
+            parts.push(b"cgo");
+        }
         Ok(CacheKey::of(parts))
     }
 
@@ -215,7 +249,8 @@ impl GoModule {
             self.ldflags,
             "tool",
         ]);
-        run(install.env("CGO_ENABLED", "0").env("GOBIN", dir))?;
+        let cgo = if self.cgo { "1" } else { "0" };
+        run(install.env("CGO_ENABLED", cgo).env("GOBIN", dir))?;
         for (go, ours) in self.renamed {
             fs::rename(dir.join(go), dir.join(ours)).with_context(|| format!("rename {go} to {ours}"))?;
         }
