@@ -1,6 +1,6 @@
 //! Medians side by side.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -39,6 +39,9 @@ pub(crate) enum Unit {
     /// One rate as a part of another; more is better.
     #[serde(rename = "×")]
     Share,
+    /// How often something happened.
+    #[serde(rename = "times")]
+    Times,
 }
 
 impl Unit {
@@ -53,6 +56,7 @@ impl Unit {
             Self::Millis => "ms",
             Self::Percent => "%",
             Self::Share => "×",
+            Self::Times => "times",
         }
     }
 
@@ -115,19 +119,21 @@ impl Report {
 
     /// For people.
     pub(crate) fn table(&self) -> String {
-        let mut table = format!("{:<60} {:>12} {:>12} {:>8}  unit\n", "", BRAIN, ETCD, "ratio");
+        let others = others(&self.0);
+        let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+        let columns = |name: &str, of: &dyn Fn(&str) -> [String; 2], unit: &str| {
+            let ([brain, ratio], [etcd, _]) = (of(BRAIN), of(ETCD));
+            let mut line = format!("{name:<60} {brain:>12} {etcd:>12} {ratio:>8}");
+            for other in &others {
+                let [value, ratio] = of(other);
+                write!(line, " {value:>12} {ratio:>8}").ok(); // writing to a String cannot fail
+            }
+            format!("{line}  {unit}\n")
+        };
+        let mut table = columns("", &|program| [program.to_owned(), "ratio".to_owned()], "unit");
         for row in &self.0 {
-            let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
-            let (name, unit) = (&row.name, row.unit.name());
-            // writing to a String cannot fail
-            writeln!(
-                table,
-                "{name:<60} {:>12} {:>12} {:>8}  {unit}",
-                number(row.median(BRAIN)),
-                number(row.median(ETCD)),
-                number(row.ratio())
-            )
-            .ok();
+            let cells = |program: &str| [number(row.median(program)), number(row.ratio(program))];
+            table += &columns(&row.name, &cells, row.unit.name());
         }
         table
     }
@@ -170,10 +176,10 @@ impl ReportRow {
         })
     }
 
-    /// The brain's median over etcd's. `None`: one was not measured, or there is nothing to divide by.
-    fn ratio(&self) -> Option<f64> {
-        let (brain, etcd) = (self.median(BRAIN)?, self.median(ETCD)?);
-        (etcd > 0.0).then(|| brain / etcd)
+    /// A program's median over etcd's. `None`: one was not measured, or there is nothing to divide by.
+    fn ratio(&self, program: &str) -> Option<f64> {
+        let (value, etcd) = (self.median(program)?, self.median(ETCD)?);
+        (etcd > 0.0).then(|| value / etcd)
     }
 
     /// The number of keys in its name, and the rest of it.
@@ -181,6 +187,15 @@ impl ReportRow {
         let (keys, name) = self.name.split_once(" keys: ")?;
         Some((keys.parse().ok()?, name))
     }
+}
+
+/// Programs beside the brain and etcd, in the order of the alphabet.
+fn others(rows: &[ReportRow]) -> BTreeSet<&str> {
+    let programs = rows.iter().flat_map(|row| row.measured.keys());
+    programs
+        .map(String::as_str)
+        .filter(|program| ![BRAIN, ETCD].contains(program))
+        .collect()
 }
 
 #[cfg(test)]

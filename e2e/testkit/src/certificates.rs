@@ -69,9 +69,22 @@ impl Ca {
         self.leaf(name, false, 0, 10)
     }
 
+    /// Creates a client certificate as Kubernetes reads it: of a user, who may be in a group.
+    pub fn user(&self, name: &str, group: Option<&str>) -> Leaf {
+        let mut params = params(name, 0..10);
+        params.subject_alt_names = Vec::new();
+        if let Some(group) = group {
+            params.distinguished_name.push(DnType::OrganizationName, group);
+        }
+        self.sign(params, false)
+    }
+
     /// Creates a certificate that is valid between two days from now.
     pub fn leaf(&self, name: &str, server: bool, from: i64, to: i64) -> Leaf {
-        let mut params = params(name, from..to);
+        self.sign(params(name, from..to), server)
+    }
+
+    fn sign(&self, mut params: CertificateParams, server: bool) -> Leaf {
         let usage = if server {
             ExtendedKeyUsagePurpose::ServerAuth
         } else {

@@ -2,25 +2,36 @@
 
 use std::fmt::Write as _;
 
-use super::{BRAIN, ETCD, ReportRow};
+use super::{BRAIN, ETCD, ReportRow, others};
 
 /// One line a metric, in the order of the rows.
 pub(super) fn table(rows: &[ReportRow]) -> String {
-    let mut table = "| metric | unit | kubebrain | etcd | kubebrain / etcd |\n|---|---|---:|---:|---:|\n".to_owned();
+    let others = others(rows);
+    let mut table = format!("| metric | unit | {BRAIN} | {ETCD} | {BRAIN} / {ETCD} |");
+    // writing to a String cannot fail
+    for other in &others {
+        write!(table, " {other} | {other} / {ETCD} |").ok();
+    }
+    writeln!(table, "\n|---|---|---:|---:|---:|{}", "---:|---:|".repeat(others.len())).ok();
     for row in rows {
-        let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);
-        let name = row.name.replace('|', "\\|");
-        // writing to a String cannot fail
-        writeln!(
-            table,
-            "| {name} | {} | {} | {} | {} |",
-            row.unit.name(),
-            cell(row.median(BRAIN)),
-            cell(row.median(ETCD)),
-            row.ratio()
+        let cell = |program: &str| row.median(program).map_or_else(|| "–".to_owned(), number);
+        let ratio = |program: &str| {
+            row.ratio(program)
                 .map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}×"))
+        };
+        let (name, unit) = (row.name.replace('|', "\\|"), row.unit.name());
+        write!(
+            table,
+            "| {name} | {unit} | {} | {} | {} |",
+            cell(BRAIN),
+            cell(ETCD),
+            ratio(BRAIN)
         )
         .ok();
+        for other in &others {
+            write!(table, " {} | {} |", cell(other), ratio(other)).ok();
+        }
+        table.push('\n');
     }
     table
 }
@@ -86,5 +97,22 @@ mod tests {
         let lines: Vec<_> = table.lines().skip(2).collect();
         assert_eq!(lines[0], "| updates | /s | 30,000 | 10,000 | 3.00× |");
         assert_eq!(lines[1], "| idle | % | 0.500 | – | – |");
+    }
+
+    #[test]
+    fn a_third_program_has_columns_of_its_own() {
+        let mut report = Report::default();
+        report.add("updates", Unit::PerSecond, "etcd", 10_000.0);
+        report.add("updates", Unit::PerSecond, "kine", 500.0);
+        let table = report.markdown();
+        let lines: Vec<_> = table.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "| metric | unit | kubebrain | etcd | kubebrain / etcd | kine | kine / etcd |",
+                "|---|---|---:|---:|---:|---:|---:|",
+                "| updates | /s | – | 10,000 | – | 500 | 0.05× |",
+            ]
+        );
     }
 }

@@ -52,7 +52,12 @@ fn charts(rows: &[ReportRow]) -> anyhow::Result<BTreeMap<String, String>> {
             let bars: Vec<_> = rows
                 .iter()
                 .filter(|row| row.unit.is_rate() == is_rate && row.by_keys().map(|(keys, _)| keys) == keys)
-                .filter_map(|row| Some((row.by_keys().map_or(row.name.as_str(), |(_, name)| name), row.ratio()?)))
+                .filter_map(|row| {
+                    Some((
+                        row.by_keys().map_or(row.name.as_str(), |(_, name)| name),
+                        row.ratio(BRAIN)?,
+                    ))
+                })
                 .filter(|(_, ratio)| *ratio > 0.0)
                 .collect();
             if bars.is_empty() {

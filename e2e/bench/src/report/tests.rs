@@ -15,6 +15,12 @@ fn medians_stand_side_by_side() {
     assert_eq!(lines[0], ["updates", "20.00", "10.00", "2.00", "/s"]);
     assert_eq!(lines[1], ["idle", "0.50", "-", "-", "%"]);
     assert_eq!(report.json()[0]["median"]["etcd"], 10.0);
+    report.add("updates", Unit::PerSecond, "kine", 5.0);
+    let table = report.table();
+    let lines: Vec<_> = table.lines().map(words).collect();
+    assert_eq!(lines[0], ["kubebrain", "etcd", "ratio", "kine", "ratio", "unit"]);
+    assert_eq!(lines[1], ["updates", "20.00", "10.00", "2.00", "5.00", "0.50", "/s"]);
+    assert_eq!(lines[2], ["idle", "0.50", "-", "-", "-", "-", "%"]);
 }
 
 #[test]
@@ -43,6 +49,7 @@ fn units_are_stored_by_their_names() {
         Unit::Millis,
         Unit::Percent,
         Unit::Share,
+        Unit::Times,
     ];
     for unit in units {
         assert_eq!(serde_json::to_value(unit).unwrap(), unit.name());
