@@ -28,7 +28,7 @@ BOOK_PAGES := docs examples manifests/yaml/samples manifests/monitoring/dashboar
     $(addsuffix .md,README ARCHITECTURE CONTRIBUTING SECURITY CHANGELOG operator/README brain/net/README e2e/bench/README)
 
 .DEFAULT_GOAL := help
-.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-allocations bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others
+.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-allocations bench-kubernetes bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-17s %s\n' "$$name" "$$what"; done
@@ -154,6 +154,12 @@ demo-down: ## End the demo
 # FLAGS are those of `kubebrain-bench`, such as --clients, --keys 1000000, --markdown FILE, --plots DIR.
 bench: release-tools ## Brain and etcd side by side; FLAGS='--clients' and others say what, and what is written
 	$(PROGRAMS)/kubebrain-bench $(FLAGS)
+
+NODES ?= 200
+PODS ?= 3000
+# Other flags are those of `kubebrain-bench-kubernetes`, such as --stores kubebrain,etcd. It builds the Go programs that it needs.
+bench-kubernetes: build ## A Kubernetes of NODES=200 and PODS=3000 that kwok plays, on a brain, etcd and kine in turn; FLAGS='--markdown FILE'
+	$(PROGRAMS)/kubebrain-bench-kubernetes --nodes $(NODES) --pods $(PODS) $(FLAGS)
 
 # Counts are nearly the same without optimisation, and names of functions are better.
 bench-allocations: ## What a request allocates; STACKS=updates, gets or events says where

@@ -1,7 +1,8 @@
 //! A brain and etcd in turn, on one machine, in one run: rates, processor time, memory, start of a kube-apiserver.
 //!
 //! Ratios count: of absolute numbers a busy machine leaves nothing. fsync is on for both, and both have a fresh data
-//! directory on the same file system for every round. [`soak`] puts a steady load on a brain alone.
+//! directory on the same file system for every round. [`kubernetes`] measures a whole control plane on them; [`soak`] puts a steady load on a
+//! brain alone.
 //!
 //! Servers are reached as their clients do: it must not depend on a crate of the brain.
 #![allow(clippy::print_stdout, reason = "reports and tables are the output")]
@@ -16,6 +17,7 @@ use programs::tools::debian;
 mod apiserver;
 mod clients;
 mod disk;
+pub mod kubernetes;
 mod load;
 mod percentile;
 mod reads;

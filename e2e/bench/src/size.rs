@@ -4,7 +4,7 @@ use programs::members::ELECTION_MESSAGES;
 use programs::server::{Program, Server, ServerPorts};
 use tokio::time::Instant;
 
-mod footprint;
+pub(crate) mod footprint;
 mod keys;
 mod load;
 

@@ -67,7 +67,7 @@ pub(super) fn forget_peak(server: &Server) -> anyhow::Result<u64> {
 }
 
 /// Bytes that the files of a directory occupy. A server may remove files while they are listed.
-pub(super) fn size(dir: &Path) -> anyhow::Result<u64> {
+pub(crate) fn size(dir: &Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
