@@ -35,7 +35,7 @@ struct RunFlags {
 struct Ended {
     status: ExitStatus,
     took: Duration,
-    /// What it wrote to stdout and stderr.
+    /// Its stdout and stderr.
     output: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Who sends a request: by a token, or by the common name of a client certificate.
+//! Identifies the sender of a request, by a token or by the common name of a client certificate.
 
 use std::sync::Arc;
 

@@ -40,7 +40,7 @@ const MAX_PULLED_MEMTABLES: u64 = 32;
 /// The size of the tables that a merge of everything makes, in bytes.
 const FULL_MERGE_TABLE_BYTES: u64 = 64_000_000;
 
-/// The time without a batch after which the rows are idle. What can wait is merged then, beside no flush and no compaction.
+/// The time without a batch after which the rows are idle. Merges that can wait begin then, beside no flush and no compaction.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// Bytes of tables that are merged all at once if the quota asks for space.
@@ -113,7 +113,7 @@ struct MergeWork {
 /// The time of the next merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextMerge {
-    /// When new tables, or younger views, have somebody ask for it.
+    /// When new tables or younger views ask for it.
     WhenAsked,
     After(Duration),
     /// As soon as views are younger.
@@ -235,7 +235,7 @@ impl Merger {
         self.work.busy_for().is_zero() && self.work.is_much_dead()
     }
 
-    /// Returns true if views are to be renewed soon.
+    /// Returns true if views must be renewed soon.
     pub(super) fn is_renewal_due(&self) -> bool {
         self.work.is_view_awaited.load(Ordering::Acquire) || self.work.has_left_over.load(Ordering::Acquire)
     }
@@ -345,7 +345,7 @@ impl MergeWork {
         }
     }
 
-    /// Waits for something to do, which is there after `again` at the latest; false if the thread must end.
+    /// Waits for a merge, at most for `again`; false if the thread must end.
     fn is_asked(&self, again: Option<Duration>) -> bool {
         let begun = Instant::now();
         let mut state = self.state();
@@ -404,7 +404,7 @@ impl MergeWork {
         }
     }
 
-    /// Returns when there will be something to merge, of which nothing is urgent; `None` if much is dead, and is merged now.
+    /// Returns the time of the next merge that is not urgent; `None` if much is dead, and is merged now.
     fn until_idle(&self, levels: &Levels, busy: Duration) -> Option<NextMerge> {
         let is_dead = self.is_dead_mergeable();
         if !busy.is_zero() {

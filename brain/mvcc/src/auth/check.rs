@@ -1,4 +1,4 @@
-//! What a caller may do: the checks of a request before it is evaluated.
+//! The checks of a caller's permissions, before a request is evaluated.
 
 use std::sync::{Arc, PoisonError};
 

@@ -299,7 +299,7 @@ async fn space_of_deleted_rows_comes_back_though_nothing_is_written_any_more() {
 const LARGE_ROWS: u64 = 300;
 const LARGE_ROW_BYTES: usize = 100 << 10;
 
-/// Rows that are all in the last level, of which a sixth is then deleted: too few for a merge while others work.
+/// Rows that are all in the last level; a sixth of them is then deleted: too few for a merge while others work.
 async fn with_a_sixth_deleted(dir: &std::path::Path) -> LsmRows {
     let options = LsmOptions {
         memtable_bytes: 1 << 20,

@@ -1,4 +1,4 @@
-//! A compaction that a client or a period asks for: checked, and recorded. What it made obsolete is deleted by the flusher.
+//! A compaction that a client or a period asks for: checked, and recorded. The flusher deletes the versions that it made obsolete.
 
 use super::BatchBuilder;
 use etcd_types::errors::Error;
