@@ -87,6 +87,7 @@ fn run(flags: &RunFlags) -> anyhow::Result<Vec<String>> {
 
 /// Runs a binary in the directory of its package, as `cargo test` does.
 fn execute(binary: &TestBinary, args: &[String]) -> anyhow::Result<Ended> {
+    #[allow(clippy::disallowed_methods, reason = "there is no tokio here")]
     let began = Instant::now();
     let mut output = tempfile::tempfile().context("create a file for the output")?;
     let status = Command::new(&binary.executable)

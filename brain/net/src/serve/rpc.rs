@@ -65,6 +65,7 @@ impl RpcCall {
     /// Begins the RPC: a unary one when its whole request has arrived and there is memory for it.
     ///
     /// No async functions here and below: each argument of one is in its future twice.
+    #[allow(clippy::manual_async_fn, reason = "its future is smaller")]
     pub(super) fn run<B>(mut self, mut request: Request<B>) -> impl Future<Output = Response<RpcBody>> + Send + use<B>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,

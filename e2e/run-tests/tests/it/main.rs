@@ -1,5 +1,7 @@
 //! The program, with shell scripts in the place of test binaries.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
