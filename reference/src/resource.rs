@@ -29,7 +29,7 @@ pub(crate) fn page() -> anyhow::Result<String> {
     let status = status
         .iter()
         .map(|field| [code(&field.path), prose(&field.meaning().0)]);
-    let reasons = plan::status::reason_table::REASONS.iter();
+    let reasons = plan::status::documented_reasons::REASONS.iter();
     let reasons = reasons.map(|reason| {
         [
             code(reason.name),

@@ -5,8 +5,8 @@
 use prost::Message as _;
 use tonic::{Request, Response, Status};
 
-use self::authenticator::TokenKind;
 use self::hashing_limit::PasswordOrigin;
+use self::methods::TokenKind;
 use self::password::check_password;
 use super::context::ApiContext;
 use super::leader_request::LeaderRequest;
@@ -19,18 +19,18 @@ use mvcc::auth::{Auth as Users, Permission, ROOT_ROLE};
 use pb::auth_server::Auth;
 use store::sequencer::command::Command;
 
-pub use authenticator::Authenticator;
 pub use credentials::Credentials;
 pub use guard::Guard;
+pub use methods::Authenticator;
 pub use options::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
 
-mod authenticator;
 mod change;
 mod credentials;
 mod guard;
 mod hashing_limit;
 mod identify;
 mod jwt;
+mod methods;
 mod options;
 mod password;
 mod simple;

@@ -10,21 +10,22 @@
 
 mod dispatch;
 mod history;
+mod history_cache;
 mod hub;
 mod index;
 mod mailbox;
 mod range;
-mod replay;
+
 mod ring;
 mod subscription;
 
 pub use self::history::{DynHistory, History, HistoryError};
 #[cfg(any(test, feature = "laws"))]
 pub use self::history::{laws, model};
+pub use self::history_cache::{Chunk, Replay};
 pub use self::hub::{Gauges, Hub, WatchStart};
 pub use self::mailbox::Inbox;
 pub use self::range::{EmptyRange, KeyRange};
-pub use self::replay::{Chunk, Replay};
 pub use self::ring::{Entry, PrevKv};
 pub use self::subscription::{EventBatch, EventFilter, Subscription, SubscriptionStep};
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Hub;
+use super::history_cache::Chunk;
 use super::mailbox::{Mail, Mailbox};
 use super::range::KeyRange;
-use super::replay::Chunk;
 use super::ring::{Entry, Evicted, PrevKv, Run};
 use etcd_types::types::{EventKind, Revision};
 use runtime::budget::Charge;

@@ -28,11 +28,11 @@ use crate::steps::{Plan, revision, seen_store};
 
 mod change;
 mod conditions;
+pub mod documented_reasons;
 mod facts;
 mod lock;
 mod merge;
 mod pod;
-pub mod reason_table;
 #[cfg(test)]
 mod tests;
 

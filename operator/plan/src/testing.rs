@@ -217,7 +217,7 @@ impl FakeCluster {
         };
         let status = status::of(&self.cluster, &pass);
         for condition in status.conditions.iter().flatten() {
-            status::reason_table::check(&condition.reason);
+            status::documented_reasons::check(&condition.reason);
         }
         self.cluster.status = Some(status);
         self.controllers();

@@ -7,8 +7,8 @@ use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::AuthOptions;
-use super::authenticator::{Authenticator, TokenKind};
 use super::credentials::Credentials;
+use super::methods::{Authenticator, TokenKind};
 use cluster::forward::{LeaderRouter, Role};
 use engine::log::Slot;
 use etcd_types::errors::Error;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::authenticator::TokenKind;
 use super::credentials::Credentials;
 use super::guard::Guard;
+use super::methods::TokenKind;
 use super::simple;
 use etcd_types::errors::Error;
 use etcd_types::types::{Caller, Identity};

@@ -1,7 +1,7 @@
 //! Passwords are hashed, and compared with hashes.
 
-use super::authenticator::Authenticator;
 use super::hashing_limit::PasswordOrigin;
+use super::methods::Authenticator;
 use etcd_types::errors::Error;
 
 impl Authenticator {

@@ -22,7 +22,7 @@ pub struct Mark {
     pub revision: i64,
     /// The time at which they had arrived, in milliseconds since 1970. It never decreases.
     pub time: i64,
-    /// Set if they may be older than [`TOLERANCE`]: the time after which they were committed, 0 if it is not known.
+    /// Set if they may be older than five seconds: the time after which they were committed, 0 if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<i64>,
 }

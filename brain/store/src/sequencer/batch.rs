@@ -8,9 +8,9 @@ use prost::Message as _;
 use tokio::sync::oneshot;
 
 use super::command::{BegunCommand, ChangeAnswer, Command, QueuedCommand, Reply, Reread};
-use super::lease::expire::MAX_LEASE_PART;
 use super::lease::limit::LeaseRoom;
 use super::lease::permission::PermittedLeases;
+use super::lease::revoke_expired::MAX_LEASE_PART;
 use crate::alarm::{CORRUPT, NOSPACE};
 use crate::state::StoreState;
 use etcd_types::errors::Error;

@@ -1,5 +1,5 @@
 //! Leases of the writer: which end, how many there may be, and whose keys a user may write.
 
-pub(super) mod expire;
 pub(super) mod limit;
 pub(super) mod permission;
+pub(super) mod revoke_expired;

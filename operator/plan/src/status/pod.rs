@@ -198,7 +198,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::status::reason_table;
+    use crate::status::documented_reasons;
 
     fn pod(status: Value) -> Pod {
         let metadata = json!({"name": "dev-0", "creationTimestamp": crate::testing::BEGIN});
@@ -221,7 +221,7 @@ mod tests {
         let seen = stuck.as_ref().map(|stuck| (stuck.reason, stuck.message.as_str()));
         assert_eq!(seen, expected);
         if let Some((reason, _)) = seen {
-            reason_table::check(reason);
+            documented_reasons::check(reason);
         }
     }
 

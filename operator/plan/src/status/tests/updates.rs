@@ -89,7 +89,7 @@ fn check(facts: ConditionFacts, expected: [&str; 7]) {
     let said = types.map(|type_| {
         let found = updates.iter().find(|update| update.type_ == type_);
         found.map_or("absent".to_owned(), |found| {
-            reason_table::check(&found.reason);
+            documented_reasons::check(&found.reason);
             format!("{}/{}", found.status.as_str(), found.reason)
         })
     });
