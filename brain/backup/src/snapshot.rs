@@ -23,6 +23,7 @@ mod compare;
 mod file;
 mod import;
 mod restore;
+mod restore_target;
 mod save;
 mod schema;
 mod sort;

@@ -7,7 +7,8 @@ use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::restore::{LEASES_PER_RECORD, RestoreBatch, RestoreOptions, RestoreTarget, RevisionChanges};
+use super::restore::{LEASES_PER_RECORD, RestoreOptions, RevisionChanges};
+use super::restore_target::{RestoreBatch, RestoreTarget};
 use super::{SnapshotFile, schema, users};
 use engine::log::DynLog;
 use engine::rows::DynRows;
