@@ -34,6 +34,33 @@ fn flags(urls: &str, to: &Path, more: &[String]) -> Vec<String> {
     [&flags[..], more].concat()
 }
 
+/// A store whose archive has made its first backup.
+struct Archived {
+    temp: TempDir,
+    to: PathBuf,
+    source: Kubebrain,
+    channel: Channel,
+    running: Process,
+}
+
+impl Archived {
+    async fn start() -> Self {
+        let temp = TempDir::new().unwrap();
+        let to = temp.path().join("backups");
+        let source = Kubebrain::start(&temp.path().join("source")).await;
+        let channel = connect(&source.url).await;
+        let running = archive(&source.url, &to, &[]);
+        running.says("created ").await;
+        Self {
+            temp,
+            to,
+            source,
+            channel,
+            running,
+        }
+    }
+}
+
 /// Waits until it has stored a segment that ends at a revision.
 async fn has_stored(archive: &Process, revision: i64) {
     archive.says(&format!("-{revision:019}")).await;
@@ -208,12 +235,13 @@ async fn each_moment_is_restored_though_the_archive_is_killed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_and_damaged_segments_are_refused_by_name() {
-    let temp = TempDir::new().unwrap();
-    let to = temp.path().join("backups");
-    let source = Kubebrain::start(&temp.path().join("source")).await;
-    let channel = connect(&source.url).await;
-    let running = archive(&source.url, &to, &[]);
-    running.says("created ").await;
+    let Archived {
+        temp,
+        to,
+        source,
+        channel,
+        running,
+    } = Archived::start().await;
     let mut newest = 0;
     for n in 0..3 {
         newest = count(&channel, n).await;
@@ -265,12 +293,13 @@ async fn missing_and_damaged_segments_are_refused_by_name() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn history_that_was_compacted_before_it_was_archived_is_a_gap() {
-    let temp = TempDir::new().unwrap();
-    let to = temp.path().join("backups");
-    let source = Kubebrain::start(&temp.path().join("source")).await;
-    let channel = connect(&source.url).await;
-    let running = archive(&source.url, &to, &[]);
-    running.says("created ").await;
+    let Archived {
+        temp,
+        to,
+        source,
+        channel,
+        running,
+    } = Archived::start().await;
     let end = write(&channel, 0).await;
     has_stored(&running, end).await;
     running.stop().await;
@@ -345,12 +374,13 @@ async fn history_that_was_compacted_before_it_was_archived_is_a_gap() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_restore_continues_and_a_bump_makes_clients_list_again() {
-    let temp = TempDir::new().unwrap();
-    let to = temp.path().join("backups");
-    let source = Kubebrain::start(&temp.path().join("source")).await;
-    let channel = connect(&source.url).await;
-    let running = archive(&source.url, &to, &[]);
-    running.says("created ").await;
+    let Archived {
+        temp,
+        to,
+        source,
+        channel,
+        running,
+    } = Archived::start().await;
     let mut newest = 0;
     for round in 0..3 {
         newest = write(&channel, round * 60).await;
@@ -394,12 +424,13 @@ async fn killed_restore_continues_and_a_bump_makes_clients_list_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn second_archive_takes_over_and_the_first_one_ends() {
-    let temp = TempDir::new().unwrap();
-    let to = temp.path().join("backups");
-    let source = Kubebrain::start(&temp.path().join("source")).await;
-    let channel = connect(&source.url).await;
-    let mut first = archive(&source.url, &to, &[]);
-    first.says("created ").await;
+    let Archived {
+        temp: _temp,
+        to,
+        source,
+        channel,
+        running: mut first,
+    } = Archived::start().await;
     let second = archive(&source.url, &to, &[]);
     let (code, said) = first.ended().await;
     assert!(

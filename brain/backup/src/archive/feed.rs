@@ -16,7 +16,7 @@ use etcd_types::types::Revision;
 /// The interval at which the source is asked for its revision.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Leases that are remembered as stored. Beyond that they are stored again.
+/// The number of leases that the feed knows to be stored. It stores others again.
 const MAX_KNOWN_LEASES: usize = 100_000;
 
 /// An item of a feed.

@@ -1,7 +1,6 @@
 //! `kubebrain backup archive`: stores what a running store does, all the time.
 //!
-//! It is a client of the members. Where it begins and where it continues follows from the destination alone, so it can be killed at any
-//! time.
+//! It is a client of the members. It reads from the destination where to begin and where to continue, so it can be killed at any time.
 
 use std::pin::Pin;
 use std::sync::Arc;
