@@ -26,15 +26,14 @@ use etcd_types::errors::Error;
 use runtime::backoff::Backoff;
 use runtime::log_once::LogOnce;
 use store::state::StoreState;
+use unfollowed::Unfollowed;
 
 mod lease_guard;
 mod storage;
+mod unfollowed;
 
 /// Time spent tailing the log before a leader that could not be followed is dialled again.
 const REDIAL_DELAY: Duration = Duration::from_millis(100);
-
-/// Longer than any election: a leader that cannot be followed for this long needs a human.
-const CANNOT_FOLLOW_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The timeout for the writer to finish queued requests in an orderly shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(2_500);
@@ -485,10 +484,11 @@ async fn follow(
         (ElectionState::Following { leader }, Some(cluster)) => Some((cluster, name_of(leader))),
         _ => None,
     };
-    let mut began = Instant::now();
+    let mut unfollowed = Unfollowed::new();
     let mut refresher = store::replica::RowsRefresher::new(node.rows.clone());
     loop {
         if let Some((cluster, name)) = known {
+            let dialled = Instant::now();
             let followed = async {
                 let channel = cluster.peers.dial(name, &cluster.follower.members).await?;
                 let id = cluster.peers.id(name);
@@ -497,17 +497,19 @@ async fn follow(
                 node.follow(channel, &cluster.follower, leader, shown).await
             };
             let outcome = followed.await;
-            if matches!(roles.send_replace(Role::Nobody), Role::Following(_)) {
+            let was_following = matches!(roles.send_replace(Role::Nobody), Role::Following(_));
+            if was_following {
                 // The leader's renewals no longer arrive, and it may have transferred the lock.
                 election.look();
             }
+            unfollowed.ended(dialled, (was_following, outcome.is_ok()));
             match outcome {
-                Ok(()) => began = Instant::now(),
+                Ok(()) => {}
                 Err(error) if is_damage(&error) => return Err(error),
                 Err(error) => {
                     debug!(leader = name, error = format!("{error:#}"), "cannot follow the leader");
-                    let stuck = began.elapsed() > CANNOT_FOLLOW_TIMEOUT;
-                    let reason = refusal(&error).or(stuck.then_some("cannot follow the holder of the lock"));
+                    let stuck = unfollowed.too_long().then_some("cannot follow the holder of the lock");
+                    let reason = refusal(&error).or(stuck);
                     if let Some(reason) = reason
                         && cluster.log_once.due_for(format!("{name}: {reason}")).is_some()
                     {
