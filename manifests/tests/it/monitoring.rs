@@ -17,7 +17,8 @@ struct Declared {
 const SCRAPED: [&str; 4] = ["job", "instance", "namespace", "le"];
 
 /// Sources that declare the metrics of the brain and of the operator. The operator's source omits the prefix of most names.
-const BRAIN: [&str; 5] = [
+const BRAIN: [&str; 6] = [
+    include_str!("../../../brain/telemetry/src/metrics/archive.rs"),
     include_str!("../../../brain/telemetry/src/metrics/groups.rs"),
     include_str!("../../../brain/telemetry/src/metrics/grpc.rs"),
     include_str!("../../../brain/telemetry/src/metrics/peers.rs"),
@@ -165,7 +166,13 @@ fn panels_select_metrics_and_labels_that_exist() {
     let mut expressions = 0;
     for target in targets {
         let expression = target["expr"].as_str().unwrap();
-        assert!(expression.contains(r#"job="$job""#), "{expression}");
+        let is_of_archive = expression.contains("kubebrain_archive_");
+        let job = if is_of_archive {
+            r#"job="$archive""#
+        } else {
+            r#"job="$job""#
+        };
+        assert!(expression.contains(job), "{expression}");
         check(expression, &all);
         expressions += 1;
     }
@@ -220,9 +227,11 @@ fn panels_ask_the_data_source_of_the_dashboard() {
         .iter()
         .map(|variable| variable["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["datasource", "job"]);
+    assert_eq!(names, ["datasource", "job", "archive"]);
     let source = json!({"type": "prometheus", "uid": "${datasource}"});
-    assert_eq!(variables[1]["datasource"], source);
+    for variable in &variables[1..] {
+        assert_eq!(variable["datasource"], source);
+    }
     let panels = dashboard["panels"].as_array().unwrap();
     for panel in panels.iter().filter(|panel| panel["type"] != "row") {
         let targets = panel["targets"].as_array().unwrap();
