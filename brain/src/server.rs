@@ -21,6 +21,7 @@ mod ports;
 pub mod process;
 mod quota;
 mod refusal;
+mod restore;
 mod retry;
 mod run;
 pub mod services;

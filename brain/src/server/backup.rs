@@ -11,8 +11,8 @@ use tonic::Status;
 use tracing::{info, warn};
 
 use crate::flags::{BackupAction, BackupChoice, BackupCommand, Config, Storage};
+use crate::server::restore::{RestoreInput, RestoreRequest, make_store};
 use crate::server::run::Lifecycle;
-use crate::server::snapshot::{RestoreInput, RestoreRequest, make_store};
 use backup::import::{SnapshotParts, Source, SourceOptions, in_short, is_transient};
 use backup::snapshot::{SnapshotFile, Spool, SpoolFile};
 use backup_repository::{

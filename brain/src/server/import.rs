@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::flags::{Config, ImportCommand, Storage};
+use crate::server::restore::describe_compaction;
 use crate::server::run::Lifecycle;
-use crate::server::snapshot::describe_compaction;
 use backup::import::{CopySummary, FinishCondition, Source, SourceCompacted};
 
 mod directory;

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use crate::data_dir::{self, DirImport, Identity, RestoringDir};
 use crate::flags::Config;
 use crate::server::embedded;
-use crate::server::snapshot::check_space;
+use crate::server::restore::check_space;
 use backup::import::{Backlog, CopySummary, FinishCondition, Source, collecting, copy};
 use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
 use engine::LogAndRows;

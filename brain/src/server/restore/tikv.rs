@@ -1,0 +1,174 @@
+//! A restore below a key prefix of TiKV.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail, ensure};
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use super::{RestoreRequest, SnapshotSource, open_and_hash};
+use crate::flags::{Config, TikvOptions};
+use crate::server::claim::{IMPORTER_REGISTER, PrefixClaim};
+use crate::server::import::IMPORTING_REGISTER;
+use crate::server::run::Lifecycle;
+use crate::server::tikv::{ONE_ATTEMPT_DOUBLINGS, connection};
+use backup::snapshot::{FileError, RestoreOptions, RestoreSummary, UnfitSnapshot};
+use cluster::prefix_owner;
+use cluster::prefix_owner::{OWNER_REGISTER, OwnerError};
+use engine::LogAndRows;
+use engine::cas_register::{self, CasRegister as _};
+use engine::log::frame::is_barrier;
+use engine_tikv::{Tikv, TikvLog, TikvRegister, TikvRows};
+
+/// The name of the register that holds a [`PartialRestore`]. It is part of the format.
+const RESTORING_REGISTER: &str = "restoring";
+
+/// The snapshot that a key prefix holds a part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct PartialRestore {
+    /// SHA-256 of the snapshot's database.
+    snapshot: [u8; 32],
+    /// The id of the member that writes the store.
+    member_id: u64,
+}
+
+/// Restores the snapshot below the key prefix, or continues a restore of it.
+pub(super) async fn restore_into(
+    config: &Config,
+    options: &TikvOptions,
+    request: &RestoreRequest<'_>,
+    life: &mut Lifecycle,
+) -> anyhow::Result<RestoreSummary> {
+    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT_DOUBLINGS)).await?;
+    life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
+    let claim = PrefixClaim::new(tikv.register(IMPORTER_REGISTER));
+    let token = &config.initial_cluster_token;
+    let restored = tokio::select! {
+    biased;
+    () = life.leave.cancelled() => {
+    Err(anyhow::anyhow!("interrupted: if the restore has begun, the same command continues it"))
+    }
+    lost = claim.keep() => Err(lost),
+    restored = Box::pin(into_prefix(&tikv, token, &claim, request, life)) => restored,
+    };
+    claim.end().await;
+    restored
+}
+
+/// Claims the prefix before the file is read, which may take minutes: until then a member could begin a store there. A claim of an empty
+/// prefix is taken back if the file is of no use.
+async fn into_prefix(
+    tikv: &Tikv,
+    token: &str,
+    claim: &PrefixClaim<TikvRegister>,
+    request: &RestoreRequest<'_>,
+    life: &Lifecycle,
+) -> anyhow::Result<RestoreSummary> {
+    let found = claimed(tikv, token, claim).await?;
+    match open_and_hash(request, life).await {
+        Ok(source) => fill_prefix(tikv, token, &source, found).await,
+        Err(error) => {
+            if found.is_none()
+                && let Err(left) = prefix_owner::abandon_restore(&tikv.register(OWNER_REGISTER), token).await
+            {
+                warn!(
+                    error = &left as &dyn std::error::Error,
+                    "the key prefix remains claimed for a restore: `kubebrain wipe` it"
+                );
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Restores the snapshot into a claimed prefix, or continues with the part that was found there.
+async fn fill_prefix(
+    tikv: &Tikv,
+    token: &str,
+    source: &SnapshotSource<'_>,
+    found: Option<PartialRestore>,
+) -> anyhow::Result<RestoreSummary> {
+    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(RESTORING_REGISTER));
+    let (part, is_begun) = match found {
+        Some(part) => {
+            ensure!(
+                part.snapshot == source.identity,
+                "the key prefix holds a part of another snapshot: `kubebrain wipe` it"
+            );
+            (part, true)
+        }
+        None => {
+            tikv.pin().await?;
+            let part = PartialRestore {
+                snapshot: source.identity,
+                member_id: rand::random(),
+            };
+            let noted = cas_register::set(&register, Some(serde_json::to_vec(&part)?.into())).await;
+            noted.context("record the snapshot of the restore")?;
+            (part, false)
+        }
+    };
+    info!(bytes = source.file.size(), "restoring a snapshot");
+    let engine = LogAndRows {
+        log: Arc::new(TikvLog::keeping(tikv.clone(), is_barrier)),
+        rows: Arc::new(TikvRows::new(tikv.clone())),
+    };
+    let options = RestoreOptions {
+        member: part.member_id,
+        bump_revision: source.bump_revision,
+        spool: None,
+    };
+    let restored = source.restore(engine, &options, is_begun).await.map_err(|error| {
+        let is_final = error.is::<FileError>() || error.is::<UnfitSnapshot>();
+        error.context(match is_final {
+            true => "the key prefix holds unusable data: `kubebrain wipe` it",
+            false => "the restore is incomplete: the same command continues it, `kubebrain wipe` deletes it",
+        })
+    })?;
+    prefix_owner::end_restore(&owner, token).await?;
+    // It means nothing any more.
+    if let Err(error) = cas_register::set(&register, None).await {
+        warn!(
+            error = format!("{error:#}"),
+            "could not delete the restore marker; it is harmless"
+        );
+    }
+    Ok(restored)
+}
+
+/// Takes the right to fill the prefix, on which no member starts from then on. Returns what an interrupted restore has left there; `None` if
+/// it had not begun to write, or if there was none.
+async fn claimed(
+    tikv: &Tikv,
+    token: &str,
+    claim: &PrefixClaim<TikvRegister>,
+) -> anyhow::Result<Option<PartialRestore>> {
+    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(RESTORING_REGISTER));
+    if tikv.is_empty().await? {
+        prefix_owner::begin_restore(&owner, token).await?;
+    } else {
+        let occupied = prefix_owner::occupied(&owner).await?;
+        let is_import = tikv.register(IMPORTING_REGISTER).get().await?.is_some();
+        if is_import || !matches!(occupied, OwnerError::Restoring) {
+            bail!(occupied);
+        }
+        // Fails if it is another cluster's.
+        prefix_owner::is_restoring(&owner, token).await?;
+        tikv.check_pin().await?;
+    }
+    claim.take().await?;
+    // Another restore, an import or a wipe may have come first.
+    ensure!(
+        prefix_owner::is_restoring(&owner, token).await? && tikv.register(IMPORTING_REGISTER).get().await?.is_none(),
+        "another command has used the key prefix: start again"
+    );
+    match register.get().await? {
+        Some(stored) => {
+            let part = serde_json::from_slice(&stored);
+            Ok(Some(part.context(
+                "the snapshot of the restore is unknown: `kubebrain wipe` the key prefix",
+            )?))
+        }
+        None => Ok(None),
+    }
+}
