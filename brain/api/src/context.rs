@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus::IntGauge;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Response, Status};
+use tonic::Status;
 
 use super::auth::{Credentials, Guard};
-use super::header::HasHeaders as _;
-use super::leader_request::LeaderRequest;
 use super::request::RequestLimits;
 use super::request_log::LoggedCommand;
 use cluster::forward::{self, LeaderRouter, Role};
@@ -27,9 +24,6 @@ use store::state::StoreState;
 use telemetry::metrics::Metrics;
 use telemetry::otel::PartSpan;
 use telemetry::slow_requests::ApplyLog;
-
-/// The metadata of a leader's answer to a forwarded request: the slot below which everything was committed after the request.
-const COMMITTED_SLOT_METADATA_KEY: &str = "kubebrain-committed";
 
 /// A read index that takes longer is counted as slow; etcd would retry it.
 const SLOW_READ_INDEX: Duration = Duration::from_millis(500);
@@ -144,67 +138,6 @@ impl ApiContext {
         }
     }
 
-    /// Has the leader answer a request, in this member's name. Identifies the client first. If another member leads, waits after that until
-    /// this member's view contains the leader's change: reads and watches on this member return it from then on.
-    ///
-    /// # Errors
-    /// The leader's; `request timed out` if there is no leader in time, if it went away and the outcome is unknown, or if this member does
-    /// not receive the change in time; `too many requests`; `invalid auth token`.
-    pub async fn forward<Q: LeaderRequest>(
-        &self,
-        mut request: tonic::Request<Q>,
-    ) -> Result<Response<Q::Answer>, Status> {
-        if Q::IS_IDENTIFIED {
-            let caller = self.caller(&request).await?;
-            if caller != Caller::Anonymous {
-                request.extensions_mut().insert(caller);
-            }
-        }
-        // Only the member that the client contacted counts it.
-        let server = (!self.router.is_forwarded()).then_some(&self.metrics.server);
-        let pending = server.map(|server| PendingGuard::new(&server.proposals_pending));
-        let answering = async {
-            let message = request.get_ref();
-            let mut attempts = self.router.attempts(message, message.is_patient())?;
-            loop {
-                let answer = match attempts.leader().await? {
-                    None => Q::answer(self, &request).await.map(Response::new),
-                    // Boxed: it is large, and would be a part of each request that is answered here.
-                    Some(leader) => Box::pin(attempts.ask(leader, &request, Q::ask)).await,
-                };
-                match answer {
-                    Ok(answer) => return Ok(answer),
-                    Err(failed) => attempts.retry(failed).await?,
-                }
-            }
-        };
-        let answer: Result<Response<Q::Answer>, Status> = answering.await;
-        drop(pending);
-        if let (Some(server), Err(status)) = (server, &answer)
-            && status.code() == Code::Unavailable
-        {
-            server.proposals_failed.inc();
-        }
-        let mut answer = answer?;
-        if self.router.is_forwarded() {
-            let committed = self.state.committed().0;
-            answer
-                .metadata_mut()
-                .insert(COMMITTED_SLOT_METADATA_KEY, committed.into());
-            return Ok(answer);
-        }
-        if let Some(committed) = answer.metadata_mut().remove(COMMITTED_SLOT_METADATA_KEY) {
-            let slot = committed.to_str().ok().and_then(|slot| slot.parse().ok());
-            let slot = slot.ok_or_else(|| Status::internal("etcdserver: the leader did not return a slot"))?;
-            let _span = self.part("wait_applied");
-            self.wait_applied(Slot(slot)).await?;
-        }
-        for header in answer.get_mut().headers_mut() {
-            header.member_id = self.member_id;
-        }
-        Ok(answer)
-    }
-
     /// Identifies the client of a request. While permissions are not checked, every client is anonymous, and this only reads one flag.
     ///
     /// # Errors
@@ -236,7 +169,7 @@ impl ApiContext {
     }
 
     /// Waits until all slots before `slot` are in the view.
-    async fn wait_applied(&self, slot: Slot) -> Result<(), Status> {
+    pub(super) async fn wait_applied(&self, slot: Slot) -> Result<(), Status> {
         let applied = tokio::time::timeout(self.router.request_timeout(), self.state.wait_applied(slot)).await;
         applied.map_err(|_| Error::Timeout.into())
     }
@@ -361,20 +294,4 @@ pub struct RequestPermit {
 #[must_use]
 pub fn caller_of<T>(request: &tonic::Request<T>) -> Caller {
     request.extensions().get().cloned().unwrap_or_default()
-}
-
-/// Counts a request as pending until it is dropped.
-pub(super) struct PendingGuard<'a>(&'a IntGauge);
-
-impl<'a> PendingGuard<'a> {
-    pub(super) fn new(gauge: &'a IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge)
-    }
-}
-
-impl Drop for PendingGuard<'_> {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
 }

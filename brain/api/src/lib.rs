@@ -8,6 +8,7 @@ pub mod concurrency;
 pub mod context;
 pub mod corruption_check;
 pub mod election;
+mod forward;
 pub mod header;
 pub mod health;
 pub mod kv;

@@ -8,7 +8,8 @@ use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tonic::{Request, Response, Status};
 
-use super::context::{ApiContext, PendingGuard, caller_of};
+use super::context::{ApiContext, caller_of};
+use super::forward::PendingGuard;
 use super::leader_request::LeaderRequest;
 use backup::snapshot::REVISION_METADATA;
 use cluster::forward::Role;
