@@ -73,32 +73,32 @@ pub(super) struct PortConfig {
 /// The address of a peer or a client, and the reason why it was refused.
 type AddressAndReason = (String, String);
 
-/// Limits log lines about refused peers and clients: one for each address and reason in a minute.
+/// Limits log lines about refused peers and clients: one for each address in a minute, and for each reason of a refusal.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RefusalLog {
     /// Refused by TLS.
     handshakes: LogOnce<AddressAndReason>,
     /// Refused because they did not prove to be members.
     proofs: LogOnce<AddressAndReason>,
-    /// Disconnected before the proof was complete, as members do that look for another leader in the meantime.
-    left: LogOnce<AddressAndReason>,
+    /// Disconnected before the proof was complete, as members do that look for another leader in the meantime. By address: whether a
+    /// connection ends or is reset depends on what was on its way.
+    left: LogOnce<String>,
 }
 
 impl RefusalLog {
     /// Logs why a connection was not admitted.
     fn tell(&self, from: &str, why: &io::Error) {
         let reason = printable(&why.to_string());
-        let key = (from.to_owned(), reason.clone());
         let refused = matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::TimedOut);
         if !refused {
-            if let Some(DueLine { count, skipped }) = self.left.due_for(key) {
+            if let Some(DueLine { count, skipped }) = self.left.due_for(from.to_owned()) {
                 let why = reason;
                 info!(
                     from,
                     count, skipped, why, "a peer disconnected before it was authenticated"
                 );
             }
-        } else if let Some(DueLine { count, skipped }) = self.proofs.due_for(key) {
+        } else if let Some(DueLine { count, skipped }) = self.proofs.due_for((from.to_owned(), reason.clone())) {
             let why = reason;
             warn!(
                 from,
