@@ -10,6 +10,7 @@ mod chaos;
 mod chart;
 mod cleanup;
 mod clients;
+mod component_leases;
 mod conformance;
 mod contests;
 mod crash;
