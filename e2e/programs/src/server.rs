@@ -106,6 +106,26 @@ impl Program {
         Ok(Self { name: "etcd", path })
     }
 
+    /// An etcd 3.5, built now if it was not before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Program::etcd`].
+    pub fn etcd_3_5(progress: &Progress) -> anyhow::Result<Self> {
+        let path = go::ETCD_3_5.build(&ToolCache::open()?, progress)?.join("etcd");
+        Ok(Self { name: "etcd 3.5", path })
+    }
+
+    /// An etcd 3.4, built now if it was not before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Program::etcd`].
+    pub fn etcd_3_4(progress: &Progress) -> anyhow::Result<Self> {
+        let path = go::ETCD_3_4.build(&ToolCache::open()?, progress)?.join("etcd");
+        Ok(Self { name: "etcd 3.4", path })
+    }
+
     /// The pinned etcd of the next minor version, built now if it was not before.
     ///
     /// # Errors

@@ -155,8 +155,21 @@ async fn load(channel: Channel, mut random: StdRng, written: watch::Sender<u32>,
 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd_is_copied_while_it_is_written_to() {
-    let _deadline: watchdog::Watchdog = deadline();
     let progress = Progress::stderr();
+    is_copied_while_it_is_written_to(&Program::etcd(&progress).unwrap(), FLAGS, &progress).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "builds two more etcds: make test-long"]
+async fn earlier_etcds_are_copied_while_they_are_written_to() {
+    let progress = Progress::stderr();
+    for etcd in [Program::etcd_3_5, Program::etcd_3_4] {
+        is_copied_while_it_is_written_to(&etcd(&progress).unwrap(), &[], &progress).await;
+    }
+}
+
+async fn is_copied_while_it_is_written_to(etcd: &Program, flags: &[&str], progress: &Progress) {
+    let _deadline: watchdog::Watchdog = deadline();
     let seed = std::env::var(SEED_VARIABLE).map_or_else(|_| rand::random(), |text| text.parse::<u64>().unwrap());
     progress.say(format_args!("{SEED_VARIABLE}={seed}"));
     let mut random = StdRng::seed_from_u64(seed);
@@ -164,7 +177,7 @@ async fn etcd_is_copied_while_it_is_written_to() {
     let dir = dir.path().join("copy");
     let into = [format!("--data-dir={}", dir.display())];
     let kubebrain = Program::kubebrain().unwrap();
-    let etcd = Server::start(&Program::etcd(&progress).unwrap(), FLAGS).unwrap();
+    let etcd = Server::start(etcd, flags).unwrap();
     let channel = etcd.connect().await.unwrap();
     let ((written, mut is_written), (stop, stopped)) = (watch::channel(0), watch::channel(false));
     let mut writer = JoinSet::new();

@@ -54,6 +54,26 @@ pub const ETCD_NEXT: GoModule = GoModule {
     takes: "less than 1 min",
 };
 
+/// The server of an earlier etcd, from which users move.
+pub const ETCD_3_5: GoModule = GoModule {
+    name: "etcd-3.5",
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+    renamed: &[("server", "etcd")],
+    takes: "about 1 min",
+};
+
+/// The same, one release before.
+pub const ETCD_3_4: GoModule = GoModule {
+    name: "etcd-3.4",
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+    renamed: &[],
+    takes: "about 1 min",
+};
+
 /// CoreDNS, with the plugins that are used.
 pub const ADDONS: GoModule = GoModule {
     name: "addons",
