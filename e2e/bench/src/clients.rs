@@ -11,17 +11,13 @@ use crate::percentile::percentile;
 use crate::report::{Report, Unit};
 
 mod arrivals;
-mod closed_loop;
 mod connections;
 mod creates;
 mod fan_out;
 mod fixed_rate;
-mod grpc;
 mod idle_watches;
 mod one_writer;
-mod open_loop;
 mod stalled_watcher;
-mod watch_stream;
 mod watched_keys;
 
 /// Connections of most loads, and requests in flight on all of them.
@@ -106,7 +102,9 @@ impl FreshServers<'_> {
 }
 
 /// Runs a load on one thread, as h2load does: it takes one core at most, and blocks the caller.
-fn on_one_thread<T: Send, F: Future<Output = anyhow::Result<T>>>(load: impl FnOnce() -> F + Send) -> anyhow::Result<T> {
+pub(crate) fn on_one_thread<T: Send, F: Future<Output = anyhow::Result<T>>>(
+    load: impl FnOnce() -> F + Send,
+) -> anyhow::Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

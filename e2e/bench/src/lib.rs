@@ -16,9 +16,12 @@ use programs::tools::debian;
 
 mod apiserver;
 mod clients;
+mod closed_loop;
 mod disk;
+mod grpc;
 pub mod kubernetes;
 mod load;
+mod open_loop;
 mod percentile;
 mod reads;
 mod report;
@@ -28,6 +31,7 @@ pub mod soak;
 mod takeover;
 mod tikv;
 mod updates;
+mod watch_stream;
 mod watcher;
 
 use report::Report;

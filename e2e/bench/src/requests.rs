@@ -47,6 +47,27 @@ pub(crate) fn update_of(put: pb::PutRequest) -> pb::TxnRequest {
     }
 }
 
+/// As kube-apiserver writes: does this if the key has this mod revision, which is 0 of an absent one, else gets the key.
+pub(crate) fn at_revision(key: Bytes, revision: i64, then: Op) -> pb::TxnRequest {
+    let compare = pb::Compare {
+        result: CompareResult::Equal.into(),
+        target: CompareTarget::Mod.into(),
+        key: key.clone(),
+        target_union: Some(TargetUnion::ModRevision(revision)),
+        range_end: Bytes::new(),
+    };
+    let get = pb::RangeRequest {
+        key,
+        ..pb::RangeRequest::default()
+    };
+    let operation = |request| vec![pb::RequestOp { request: Some(request) }];
+    pb::TxnRequest {
+        compare: vec![compare],
+        success: operation(then),
+        failure: operation(Op::RequestRange(get)),
+    }
+}
+
 /// 512 bytes under the hot key.
 pub(crate) fn put() -> pb::PutRequest {
     pb::PutRequest {

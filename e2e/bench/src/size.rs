@@ -4,11 +4,11 @@ use programs::members::ELECTION_MESSAGES;
 use programs::server::{Program, Server, ServerPorts};
 use tokio::time::Instant;
 
-pub(crate) mod footprint;
+mod footprint;
 mod keys;
 mod load;
 
-use crate::disk::ServerDir;
+use crate::disk::{self, ServerDir};
 use crate::report::{Report, Unit};
 use crate::updates;
 use keys::fill;
@@ -105,7 +105,7 @@ impl SizeRound<'_> {
         self.say("live data", Unit::Mib, footprint::live(self.keys) as f64 / MIB);
         if !self.is_on_tikv {
             self.say_written("creates in txns of 100", written_to_disk(&server)?);
-            let occupied = footprint::size(&self.place.data())?;
+            let occupied = disk::occupied(&self.place.data())?;
             self.say_occupied("loaded", occupied);
         }
         server.kill()
@@ -188,7 +188,7 @@ impl SizeRound<'_> {
             self.say(name, Unit::Millis, time.as_secs_f64() * 1000.0);
         }
         if !self.is_on_tikv {
-            let occupied = footprint::settled(&self.place.data()).await?;
+            let occupied = disk::settled(&self.place.data()).await?;
             self.say_written("updates in txns of 50 and their compaction", written_to_disk(&server)?);
             self.say_occupied("compacted", occupied);
         }
@@ -233,7 +233,7 @@ impl SizeRound<'_> {
         self.say("peak RSS above that before the delete", Unit::Mib, more);
         self.say("peak RSS", Unit::Mib, usage.peak_rss as f64 / MIB);
         if !self.is_on_tikv {
-            let occupied = footprint::size(&self.place.data())?;
+            let occupied = disk::occupied(&self.place.data())?;
             self.say("directory, after the delete", Unit::Mib, occupied as f64 / MIB);
         }
         server.stop()

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::open_loop::RequestSchedule;
-use super::watch_stream::WatchStream;
+use crate::open_loop::RequestSchedule;
+use crate::watch_stream::WatchStream;
 
 const VALUE_BYTES: usize = 512;
 /// Events that are received and not yet looked at; watchers wait when there are more.
@@ -95,20 +94,6 @@ pub(super) async fn follow(
                 .await
                 .ok()
                 .context("no receiver for events")?;
-        }
-    }
-}
-
-/// Measures while watchers run, which do not end.
-pub(super) async fn while_watching<W: 'static, T>(
-    measuring: impl Future<Output = anyhow::Result<T>>,
-    watchers: &mut JoinSet<anyhow::Result<W>>,
-) -> anyhow::Result<T> {
-    tokio::select! {
-        measured = measuring => measured,
-        Some(ended) = watchers.join_next() => {
-            ended??;
-            bail!("a watcher ended early")
         }
     }
 }

@@ -9,8 +9,8 @@ use tokio::process::Child;
 use tokio::time::{Instant, sleep, timeout};
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connection, Connections, PUT, WindowSizes};
 use crate::disk::ServerDir;
+use crate::grpc::{Connection, Connections, PUT, WindowSizes};
 use crate::load::RequestLoad;
 use crate::report::{Report, Unit};
 use crate::{requests, updates};

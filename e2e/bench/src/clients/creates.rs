@@ -4,16 +4,15 @@ use std::cell::Cell;
 
 use anyhow::ensure;
 use bytes::Bytes;
-use pb::compare::{CompareResult, CompareTarget, TargetUnion};
 use pb::request_op::Request as Op;
 use pb::response_op::Response;
 use programs::server::Server;
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connection, Connections, TXN, WindowSizes};
-use super::{CONNECTIONS, IN_FLIGHT, closed_loop};
+use super::{CONNECTIONS, IN_FLIGHT};
+use crate::grpc::{Connection, Connections, TXN, WindowSizes};
 use crate::report::{Report, Unit};
-use crate::{requests, updates};
+use crate::{closed_loop, requests, updates};
 
 const VALUE_BYTES: usize = 512;
 
@@ -69,7 +68,7 @@ async fn create(connection: Connection, n: u64) -> anyhow::Result<i64> {
         value: vec![b'v'; VALUE_BYTES].into(),
         ..pb::PutRequest::default()
     };
-    let answer = txn(&connection, n, 0, Op::RequestPut(put)).await?;
+    let answer = txn(&connection, &requests::at_revision(key(n), 0, Op::RequestPut(put))).await?;
     ensure!(answer.succeeded, "key {n} already exists");
     Ok(answer.header.unwrap_or_default().revision)
 }
@@ -80,7 +79,11 @@ async fn delete(connection: Connection, n: u64, revision: i64) -> anyhow::Result
         key: key(n),
         ..pb::DeleteRangeRequest::default()
     };
-    let answer = txn(&connection, n, revision, Op::RequestDeleteRange(delete)).await?;
+    let answer = txn(
+        &connection,
+        &requests::at_revision(key(n), revision, Op::RequestDeleteRange(delete)),
+    )
+    .await?;
     let deleted = answer.responses.first().and_then(|response| response.response.as_ref());
     ensure!(
         answer.succeeded && matches!(deleted, Some(Response::ResponseDeleteRange(answer)) if answer.deleted == 1),
@@ -89,24 +92,6 @@ async fn delete(connection: Connection, n: u64, revision: i64) -> anyhow::Result
     Ok(())
 }
 
-/// Compares the mod revision, and gets the key if it is another.
-async fn txn(connection: &Connection, n: u64, revision: i64, then: Op) -> anyhow::Result<pb::TxnResponse> {
-    let compare = pb::Compare {
-        result: CompareResult::Equal.into(),
-        target: CompareTarget::Mod.into(),
-        key: key(n),
-        target_union: Some(TargetUnion::ModRevision(revision)),
-        range_end: Bytes::new(),
-    };
-    let get = pb::RangeRequest {
-        key: key(n),
-        ..pb::RangeRequest::default()
-    };
-    let operation = |request| vec![pb::RequestOp { request: Some(request) }];
-    let txn = pb::TxnRequest {
-        compare: vec![compare],
-        success: operation(then),
-        failure: operation(Op::RequestRange(get)),
-    };
-    connection.call(TXN, requests::body(&txn)?).await
+async fn txn(connection: &Connection, txn: &pb::TxnRequest) -> anyhow::Result<pb::TxnResponse> {
+    connection.call(TXN, requests::body(txn)?).await
 }

@@ -13,11 +13,10 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connection, Connections, PUT, WindowSizes};
-use super::watch_stream::WatchStream;
-use super::{arrivals, closed_loop};
+use crate::grpc::{Connection, Connections, PUT, WindowSizes};
 use crate::report::{Report, Unit};
-use crate::{requests, updates};
+use crate::watch_stream::{self, WatchStream};
+use crate::{closed_loop, requests, updates};
 
 const PREFIX: &[u8] = b"/registry/events/";
 const PREFIX_END: &[u8] = b"/registry/events0";
@@ -72,7 +71,7 @@ pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Res
         );
         anyhow::Ok(())
     };
-    arrivals::while_watching(writing, &mut watchers).await?;
+    watch_stream::while_watching(writing, &mut watchers).await?;
     let (took, spent) = (began.elapsed().as_secs_f64(), server.usage()?.cpu - cpu);
     stop.cancel();
     while let Some(counts) = watchers.join_next().await {

@@ -10,11 +10,11 @@ use programs::server::Server;
 use tokio::time::{Instant, sleep};
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connection, Connections, PUT, TXN, WindowSizes};
-use super::open_loop::{self, RequestSchedule};
-use super::{CONNECTIONS, IN_FLIGHT, closed_loop, say_percentiles};
+use super::{CONNECTIONS, IN_FLIGHT, say_percentiles};
+use crate::grpc::{Connection, Connections, PUT, TXN, WindowSizes};
+use crate::open_loop::{self, RequestSchedule};
 use crate::report::{Report, Unit};
-use crate::{requests, updates};
+use crate::{closed_loop, requests, updates};
 
 /// Of etcd's peak.
 pub(super) const PEAK_FRACTION: f64 = 0.8;

@@ -8,10 +8,10 @@ use tokio::task::JoinSet;
 use wire::etcdserverpb as pb;
 
 use super::arrivals;
-use super::grpc::{Connections, PUT, WindowSizes};
-use super::watch_stream::WatchStream;
+use crate::grpc::{Connections, PUT, WindowSizes};
 use crate::report::{Report, Unit};
 use crate::requests;
+use crate::watch_stream::{self, WatchStream};
 
 const CONNECTIONS: usize = 10;
 /// Over all connections.
@@ -54,7 +54,7 @@ pub(super) async fn measure(server: &Server, watches: u64, report: &mut Report) 
         }
         anyhow::Ok(())
     };
-    arrivals::while_watching(proof, &mut watchers).await
+    watch_stream::while_watching(proof, &mut watchers).await
 }
 
 fn key(stream: u64, n: u64) -> Bytes {

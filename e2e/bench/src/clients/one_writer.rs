@@ -5,8 +5,8 @@ use programs::server::Server;
 use tokio::time::Instant;
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connections, PUT, WindowSizes};
 use super::say_percentiles;
+use crate::grpc::{Connections, PUT, WindowSizes};
 use crate::report::{Report, Unit};
 use crate::requests;
 

@@ -10,12 +10,12 @@ use tokio::time::timeout;
 use wire::etcdserverpb as pb;
 
 use super::arrivals::{self, Arrivals};
-use super::grpc::{Connection, Connections, PUT, WindowSizes};
-use super::open_loop::{self, RequestSchedule};
 use super::say_percentiles;
-use super::watch_stream::WatchStream;
+use crate::grpc::{Connection, Connections, PUT, WindowSizes};
+use crate::open_loop::{self, RequestSchedule};
 use crate::report::{Report, Unit};
 use crate::requests;
+use crate::watch_stream::{self, WatchStream};
 
 const PREFIX: &[u8] = b"/registry/stalled/";
 const PREFIX_END: &[u8] = b"/registry/stalled0";
@@ -60,7 +60,7 @@ pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Res
         let rest = timeout(CATCH_UP_TIMEOUT, catch_up(stalled, one_stalled.puts.len() as u64)).await;
         rest.context("the stalled watcher did not catch up")?
     };
-    arrivals::while_watching(measuring, &mut watchers).await
+    watch_stream::while_watching(measuring, &mut watchers).await
 }
 
 /// Milliseconds from the time when a put was due.

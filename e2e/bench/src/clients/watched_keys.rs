@@ -9,12 +9,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connection, Connections, PUT, WindowSizes};
-use super::open_loop::{self, RequestSchedule};
-use super::watch_stream::WatchStream;
 use super::{arrivals, say_percentiles};
+use crate::grpc::{Connection, Connections, PUT, WindowSizes};
+use crate::open_loop::{self, RequestSchedule};
 use crate::report::Report;
 use crate::requests;
+use crate::watch_stream::{self, WatchStream};
 
 const CONNECTIONS: usize = 10;
 /// Over all connections.
@@ -58,7 +58,7 @@ pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Res
         say_percentiles(name, &times, server.name(), report);
         anyhow::Ok(())
     };
-    arrivals::while_watching(measuring, &mut watchers).await
+    watch_stream::while_watching(measuring, &mut watchers).await
 }
 
 fn key(n: u64) -> Bytes {

@@ -16,8 +16,7 @@ use tokio::time::sleep;
 use super::component::Component;
 use super::credentials::{ADMIN, CONTROLLER_MANAGER, Credentials, SCHEDULER};
 use super::store::{Store, StoreKind};
-use crate::disk::ServerDir;
-use crate::size::footprint;
+use crate::disk::{self, ServerDir};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -195,7 +194,7 @@ impl ControlPlane {
     ///
     /// They cannot be listed.
     pub(super) fn directory_bytes(&self) -> anyhow::Result<u64> {
-        footprint::size(&self.place.data())
+        disk::occupied(&self.place.data())
     }
 
     /// Resets the kernel's record of peak memory of the store and the API server.

@@ -1,8 +1,5 @@
 //! Memory and disk of a store of many keys.
 
-use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -13,30 +10,10 @@ use super::keys::{VALUE_BYTES, key};
 
 /// Time for an index of keys to be built.
 const INDEX_BUILD_TIMEOUT: Duration = Duration::from_secs(600);
-/// Number of looks, a second apart, in which the size of a directory must change by less than a hundredth until it counts as settled.
-const SETTLED_LOOKS: usize = 5;
-/// A directory that does not settle in this time is measured as it is.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes of all keys and values, each once.
 pub(super) fn live(keys: u64) -> u64 {
     keys * (key(0).len() + VALUE_BYTES) as u64
-}
-
-/// Bytes of a directory after a server has finished its background work.
-pub(super) async fn settled(dir: &Path) -> anyhow::Result<u64> {
-    let deadline = Instant::now() + SETTLE_TIMEOUT;
-    let mut sizes = vec![size(dir)?];
-    loop {
-        sleep(Duration::from_secs(1)).await;
-        let now = size(dir)?;
-        sizes.push(now);
-        let last = &sizes[sizes.len().saturating_sub(SETTLED_LOOKS)..];
-        let steady = last.iter().all(|size| size.abs_diff(now) < now / 100);
-        if last.len() == SETTLED_LOOKS && steady || Instant::now() > deadline {
-            return Ok(now);
-        }
-    }
 }
 
 /// Waits until the index of keys of a brain is built; answers with its bytes of memory. `None`: the server has none.
@@ -64,19 +41,4 @@ pub(super) async fn index_bytes(address: &str) -> anyhow::Result<Option<f64>> {
 pub(super) fn forget_peak(server: &Server) -> anyhow::Result<u64> {
     std::fs::write(format!("/proc/{}/clear_refs", server.pid()), "5").context("forget the peak of memory")?;
     Ok(server.usage()?.rss)
-}
-
-/// Bytes that the files of a directory occupy. A server may remove files while they are listed.
-pub(crate) fn size(dir: &Path) -> anyhow::Result<u64> {
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        bytes += match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => size(&entry.path())?,
-            Ok(metadata) => metadata.blocks() * 512,
-            Err(error) if error.kind() == ErrorKind::NotFound => 0,
-            Err(error) => return Err(error).with_context(|| format!("look at {}", entry.path().display())),
-        };
-    }
-    Ok(bytes)
 }

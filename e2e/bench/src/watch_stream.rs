@@ -1,17 +1,18 @@
 //! One gRPC stream with many watches.
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use h2::SendStream;
 use pb::watch_request::RequestUnion;
+use tokio::task::JoinSet;
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connection, ResponseMessages, WATCH};
+use crate::grpc::{Connection, ResponseMessages, WATCH};
 use crate::requests;
 
 /// An open stream. Dropping it ends its watches.
 #[derive(Debug)]
-pub(super) struct WatchStream {
+pub(crate) struct WatchStream {
     messages: ResponseMessages,
     /// The stream of requests stays open, else the watches would end.
     _requests: SendStream<Bytes>,
@@ -20,7 +21,7 @@ pub(super) struct WatchStream {
 impl WatchStream {
     /// Makes one watch for each of these keys, or ranges if they have an end; returns when all are created. They get
     /// the ids 1, 2 and so on, in this order.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         connection: &Connection,
         ranges: impl IntoIterator<Item = (Bytes, Bytes)>,
     ) -> anyhow::Result<Self> {
@@ -55,7 +56,7 @@ impl WatchStream {
     }
 
     /// The next response with events. May be cancelled without a loss.
-    pub(super) async fn next(&mut self) -> anyhow::Result<pb::WatchResponse> {
+    pub(crate) async fn next(&mut self) -> anyhow::Result<pb::WatchResponse> {
         loop {
             let response: pb::WatchResponse = self.messages.next().await?.context("the stream of watches ended")?;
             ensure!(
@@ -67,6 +68,20 @@ impl WatchStream {
             if !response.events.is_empty() {
                 return Ok(response);
             }
+        }
+    }
+}
+
+/// Measures while watchers run, which do not end.
+pub(crate) async fn while_watching<W: 'static, T>(
+    measuring: impl Future<Output = anyhow::Result<T>>,
+    watchers: &mut JoinSet<anyhow::Result<W>>,
+) -> anyhow::Result<T> {
+    tokio::select! {
+        measured = measuring => measured,
+        Some(ended) = watchers.join_next() => {
+            ended??;
+            bail!("a watcher ended early")
         }
     }
 }

@@ -16,10 +16,10 @@ use wire::etcdserverpb as pb;
 
 use crate::requests;
 
-pub(super) const PUT: &str = "/etcdserverpb.KV/Put";
-pub(super) const TXN: &str = "/etcdserverpb.KV/Txn";
-pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
-pub(super) const WATCH: &str = "/etcdserverpb.Watch/Watch";
+pub(crate) const PUT: &str = "/etcdserverpb.KV/Put";
+pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
+pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
+pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
 const FRAME_HEAD_BYTES: usize = 5;
 /// Streams of a connection before the server has announced its own bound.
@@ -27,7 +27,7 @@ const INITIAL_MAX_STREAMS: usize = 4_096;
 
 /// Number of bytes that a server may send before the client reads them.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum WindowSizes {
+pub(crate) enum WindowSizes {
     /// HTTP/2's default: 64 KiB for a stream, and for a connection.
     Default,
     /// 1 MiB for a stream, 16 MiB for a connection.
@@ -36,14 +36,14 @@ pub(super) enum WindowSizes {
 
 /// Connections to one server. They are closed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(crate) struct Connections {
     all: Vec<Connection>,
     /// A connection that fails also fails its calls, so these results are ignored.
     drivers: JoinSet<Result<(), h2::Error>>,
 }
 
 impl Connections {
-    pub(super) async fn open(server: &Server, count: usize, windows: WindowSizes) -> anyhow::Result<Self> {
+    pub(crate) async fn open(server: &Server, count: usize, windows: WindowSizes) -> anyhow::Result<Self> {
         let mut connections = Self {
             all: Vec::new(),
             drivers: JoinSet::new(),
@@ -72,14 +72,14 @@ impl Connections {
     }
 
     /// One of them, in turn.
-    pub(super) fn get(&self, n: u64) -> &Connection {
+    pub(crate) fn get(&self, n: u64) -> &Connection {
         &self.all[n as usize % self.all.len()]
     }
 }
 
 /// Cheap to clone; all clones use the same connection.
 #[derive(Clone, Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     requests: SendRequest<Bytes>,
     authority: Authority,
 }
@@ -90,7 +90,7 @@ impl Connection {
     /// # Errors
     ///
     /// gRPC's status is not 0, or there is none.
-    pub(super) async fn call<M: Message + Default>(&self, path: &'static str, body: Bytes) -> anyhow::Result<M> {
+    pub(crate) async fn call<M: Message + Default>(&self, path: &'static str, body: Bytes) -> anyhow::Result<M> {
         let (response, mut requests) = self.start(path).await?;
         requests.send_data(body, true)?;
         let (head, body) = response.await?.into_parts();
@@ -107,7 +107,7 @@ impl Connection {
     }
 
     /// A stream of messages either way; the response comes when the server has something to send.
-    pub(super) async fn start(&self, path: &'static str) -> anyhow::Result<(ResponseFuture, SendStream<Bytes>)> {
+    pub(crate) async fn start(&self, path: &'static str) -> anyhow::Result<(ResponseFuture, SendStream<Bytes>)> {
         let uri = Uri::builder()
             .scheme(Scheme::HTTP)
             .authority(self.authority.clone())
@@ -123,7 +123,7 @@ impl Connection {
     }
 
     /// The store's revision as this member knows it.
-    pub(super) async fn revision(&self) -> anyhow::Result<i64> {
+    pub(crate) async fn revision(&self) -> anyhow::Result<i64> {
         let absent = pb::RangeRequest {
             key: Bytes::from_static(b"-"),
             ..pb::RangeRequest::default()
@@ -147,13 +147,13 @@ fn check(status: &HeaderMap) -> anyhow::Result<()> {
 
 /// Messages from the body of a response.
 #[derive(Debug)]
-pub(super) struct ResponseMessages {
+pub(crate) struct ResponseMessages {
     body: RecvStream,
     buffered: BytesMut,
 }
 
 impl ResponseMessages {
-    pub(super) fn new(body: RecvStream) -> Self {
+    pub(crate) fn new(body: RecvStream) -> Self {
         Self {
             body,
             buffered: BytesMut::new(),
@@ -161,7 +161,7 @@ impl ResponseMessages {
     }
 
     /// The next one. `None`: the body has ended. May be cancelled without a loss.
-    pub(super) async fn next<M: Message + Default>(&mut self) -> anyhow::Result<Option<M>> {
+    pub(crate) async fn next<M: Message + Default>(&mut self) -> anyhow::Result<Option<M>> {
         loop {
             if let Some(message) = take_frame(&mut self.buffered)? {
                 return Ok(Some(M::decode(message)?));

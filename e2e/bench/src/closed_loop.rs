@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tokio::time::Instant;
 
-use super::grpc::{Connection, Connections};
+use crate::grpc::{Connection, Connections};
 
 /// Makes `count` calls, `in_flight` of them at a time. Returns how long it took.
-pub(super) async fn run<F: Future<Output = anyhow::Result<()>>>(
+pub(crate) async fn run<F: Future<Output = anyhow::Result<()>>>(
     connections: &Connections,
     in_flight: u64,
     count: u64,

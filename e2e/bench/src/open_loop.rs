@@ -14,7 +14,7 @@ const MAX_DUE_REQUESTS: usize = 1_024;
 
 /// The time at which each request is due.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RequestSchedule {
+pub(crate) struct RequestSchedule {
     began: Instant,
     /// Requests a second.
     rate: f64,
@@ -23,7 +23,7 @@ pub(super) struct RequestSchedule {
 
 impl RequestSchedule {
     /// From now on.
-    pub(super) fn new(rate: f64, time: Duration) -> Self {
+    pub(crate) fn new(rate: f64, time: Duration) -> Self {
         Self {
             began: Instant::now(),
             rate,
@@ -31,23 +31,23 @@ impl RequestSchedule {
         }
     }
 
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
     /// The time of request `n`.
-    pub(super) fn at(&self, n: u64) -> Instant {
+    pub(crate) fn at(&self, n: u64) -> Instant {
         self.began + Duration::from_secs_f64(n as f64 / self.rate)
     }
 
     /// Milliseconds from the time of request `n` until now; 0 before it.
-    pub(super) fn since(&self, n: u64) -> f64 {
+    pub(crate) fn since(&self, n: u64) -> f64 {
         self.at(n).elapsed().as_secs_f64() * 1_000.0
     }
 }
 
 /// Makes all calls; returns their latencies in milliseconds.
-pub(super) async fn run<F: Future<Output = anyhow::Result<()>> + Send + 'static>(
+pub(crate) async fn run<F: Future<Output = anyhow::Result<()>> + Send + 'static>(
     schedule: RequestSchedule,
     call: impl Fn(u64) -> F,
 ) -> anyhow::Result<Vec<f64>> {
