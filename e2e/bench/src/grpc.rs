@@ -19,6 +19,7 @@ use crate::requests;
 pub(crate) const PUT: &str = "/etcdserverpb.KV/Put";
 pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
 pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
+pub(crate) const COMPACT: &str = "/etcdserverpb.KV/Compact";
 pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
 const FRAME_HEAD_BYTES: usize = 5;
@@ -133,6 +134,24 @@ impl Connection {
     }
 }
 
+/// gRPC's status of a call that failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("status {code}: {message}")]
+pub(crate) struct GrpcStatus {
+    code: u8,
+    message: String,
+}
+
+impl GrpcStatus {
+    /// True if the server was too busy, so that clients try again.
+    pub(crate) fn is_refusal(&self) -> bool {
+        const DEADLINE_EXCEEDED: u8 = 4;
+        const RESOURCE_EXHAUSTED: u8 = 8;
+        const UNAVAILABLE: u8 = 14;
+        [DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE].contains(&self.code)
+    }
+}
+
 fn check(status: &HeaderMap) -> anyhow::Result<()> {
     let text = |name: &str| {
         let value = status.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
@@ -141,7 +160,11 @@ fn check(status: &HeaderMap) -> anyhow::Result<()> {
     match text("grpc-status").as_str() {
         "0" => Ok(()),
         "" => bail!("an answer without gRPC's status"),
-        code => bail!("status {code}: {}", text("grpc-message")),
+        code => {
+            let code = code.parse().with_context(|| format!("gRPC's status {code}"))?;
+            let message = text("grpc-message");
+            Err(GrpcStatus { code, message }.into())
+        }
     }
 }
 
@@ -216,7 +239,10 @@ mod tests {
             check(&map)
         };
         assert!(status("0").is_ok());
-        assert!(status("14").is_err());
+        let refused = status("14").unwrap_err().downcast::<GrpcStatus>().unwrap();
+        assert!(refused.is_refusal() && refused.to_string().starts_with("status 14: "));
+        let wrong = status("3").context("/etcdserverpb.KV/Txn").unwrap_err();
+        assert!(!wrong.downcast_ref::<GrpcStatus>().unwrap().is_refusal());
         assert!(check(&HeaderMap::new()).is_err());
     }
 }

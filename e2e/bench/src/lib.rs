@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, reason = "reports and tables are the output")]
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use programs::progress::Progress;
@@ -17,22 +18,32 @@ use programs::tools::debian;
 mod apiserver;
 mod clients;
 mod closed_loop;
+mod compactor;
 mod disk;
 mod grpc;
+mod guarded_writes;
+mod histogram;
 pub mod kubernetes;
 mod load;
+mod load_plan;
+mod objects;
 mod open_loop;
 mod percentile;
+mod pod_fleet;
+mod pods;
+mod prefix_watchers;
 mod reads;
 mod report;
 mod requests;
 mod size;
 pub mod soak;
+mod stored_bytes;
 mod takeover;
 mod tikv;
 mod updates;
 mod watch_stream;
 mod watcher;
+mod zipf;
 
 use report::Report;
 
@@ -41,13 +52,19 @@ const H2LOAD: &[debian::DebianPackage] = &[debian::DebianPackage {
     name: "nghttp2-client",
 }];
 
+/// Rounds of short loads, and of --pods.
+const ROUNDS: usize = 3;
+const LONG_LOAD_ROUNDS: usize = 1;
+/// Minutes of --pods.
+const PODS_MINUTES: u64 = 5;
+
 /// Benchmarks a brain and etcd side by side.
 #[derive(Debug, clap::Parser)]
 #[command(name = "kubebrain-bench", version)]
 pub struct BenchFlags {
-    /// Number of measurements of each; medians are reported.
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
+    /// Number of measurements of each; medians are reported. 3 by default, 1 of --pods, which takes long.
+    #[arg(long)]
+    rounds: Option<usize>,
     /// Requests of each load.
     #[arg(long, default_value_t = 60_000)]
     requests: u64,
@@ -64,7 +81,7 @@ pub struct BenchFlags {
     #[arg(long)]
     plots: Option<PathBuf>,
     /// Measures nothing: prints the --json files of other runs in one table.
-    #[arg(long, value_delimiter = ',', conflicts_with_all = ["clients", "keys", "tikv", "takeover"])]
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["clients", "keys", "pods", "tikv", "takeover"])]
     from: Vec<PathBuf>,
     /// Seconds to watch the idle brain.
     #[arg(long, default_value_t = 30)]
@@ -87,6 +104,18 @@ pub struct BenchFlags {
     /// With --keys: one brain on TiKV, which is the mock or the cluster that TIKV_PD names, and no etcd.
     #[arg(long, requires = "keys", conflicts_with = "clients")]
     on_tikv: bool,
+    /// Only objects as kube-apiserver stores them: this number of pods of 15 KB on average, which are updated and replaced for --minutes.
+    #[arg(long, conflicts_with_all = ["clients", "keys"])]
+    pods: Option<u64>,
+    /// Watchers of --pods that read all events.
+    #[arg(long, default_value_t = 1)]
+    watchers: usize,
+    /// Minutes of --pods, 5 by default.
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Seconds between two compactions of --pods: a fifth of --minutes by default, at most 300.
+    #[arg(long)]
+    compaction_interval: Option<u64>,
     /// Only three brains on TiKV: idle, put to event, reads, and updates for this many seconds.
     #[arg(long)]
     tikv: Option<u64>,
@@ -103,12 +132,17 @@ pub struct BenchFlags {
 #[tokio::main]
 pub async fn run(flags: BenchFlags, progress: &Progress) -> anyhow::Result<()> {
     ensure!(
-        flags.rounds > 0 && flags.requests > 0,
+        flags.rounds != Some(0) && flags.requests > 0,
         "nothing to measure: --rounds and --requests are at least 1"
     );
     ensure!(flags.keys.iter().all(|keys| *keys >= 1_000), "--keys are at least 1000");
     ensure!(flags.idle_watches > 0, "--idle-watches are at least 1");
     ensure!(flags.connections > 0, "--connections are at least 1");
+    ensure!(flags.pods.is_none_or(|pods| pods >= 100), "--pods are at least 100");
+    ensure!(
+        flags.minutes != Some(0) && flags.compaction_interval != Some(0) && flags.watchers > 0,
+        "--minutes, --compaction-interval and --watchers are at least 1"
+    );
     let mut report = Report::default();
     if !flags.from.is_empty() {
         for path in &flags.from {
@@ -118,7 +152,10 @@ pub async fn run(flags: BenchFlags, progress: &Progress) -> anyhow::Result<()> {
         return flags.write(&report);
     }
     if !flags.takeover.is_empty() {
-        println!("{}", takeover::measure(&flags.takeover, flags.rounds, progress).await?);
+        println!(
+            "{}",
+            takeover::measure(&flags.takeover, flags.rounds(), progress).await?
+        );
         return Ok(());
     }
     debian::require(H2LOAD, progress)?;
@@ -134,11 +171,11 @@ pub async fn run(flags: BenchFlags, progress: &Progress) -> anyhow::Result<()> {
         return Ok(());
     }
     compare(&flags, &dir, &mut report, progress).await?;
-    println!(
-        "medians of {} rounds, fsync on, data in {}\n",
-        flags.rounds,
-        dir.display()
-    );
+    let rounds = match flags.rounds() {
+        1 => "one round".to_owned(),
+        rounds => format!("medians of {rounds} rounds"),
+    };
+    println!("{rounds}, fsync on, data in {}\n", dir.display());
     println!("{}", report.table());
     flags.write(&report)
 }
@@ -158,8 +195,8 @@ async fn compare(flags: &BenchFlags, dir: &Path, report: &mut Report, progress: 
         }),
         false => None,
     };
-    let loads = !flags.clients && flags.keys.is_empty();
-    for round in 1..=flags.rounds {
+    let loads = !flags.clients && flags.keys.is_empty() && flags.pods.is_none();
+    for round in 1..=flags.rounds() {
         for program in &programs {
             let step = progress.step(format_args!("round {round}: {}", program.name));
             if let Some(plan) = plan {
@@ -170,6 +207,9 @@ async fn compare(flags: &BenchFlags, dir: &Path, report: &mut Report, progress: 
                 let pd = store.as_ref().map(|(_, pd)| pd.as_str());
                 let load = (*keys, flags.requests);
                 size::measure((program, pd), &disk::ServerDir::new(dir)?, load, report).await?;
+            }
+            if let Some(plan) = flags.pods_plan() {
+                pods::measure(program, &disk::ServerDir::new(dir)?, plan, report)?;
             }
             if loads {
                 updates::measure(program, &disk::ServerDir::new(dir)?, flags.requests, report).await?;
@@ -187,6 +227,24 @@ async fn compare(flags: &BenchFlags, dir: &Path, report: &mut Report, progress: 
 }
 
 impl BenchFlags {
+    fn rounds(&self) -> usize {
+        let is_long = self.pods.is_some();
+        self.rounds.unwrap_or(if is_long { LONG_LOAD_ROUNDS } else { ROUNDS })
+    }
+
+    fn pods_plan(&self) -> Option<pods::PodsPlan> {
+        Some(pods::PodsPlan {
+            pods: self.pods?,
+            watchers: self.watchers,
+            times: self.load_times(PODS_MINUTES),
+        })
+    }
+
+    fn load_times(&self, default_minutes: u64) -> load_plan::LoadTimes {
+        let load = Duration::from_secs(60 * self.minutes.unwrap_or(default_minutes));
+        load_plan::LoadTimes::new(load, self.compaction_interval.map(Duration::from_secs))
+    }
+
     /// Writes the files that were asked for.
     fn write(&self, report: &Report) -> anyhow::Result<()> {
         if let Some(path) = &self.json {

@@ -95,6 +95,15 @@ pub(crate) fn list() -> pb::RangeRequest {
     }
 }
 
+/// The end of the range of all keys that begin with this, whose last byte is not 255.
+pub(crate) fn prefix_end(prefix: &str) -> Bytes {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end.into()
+}
+
 /// A message as the body of a call: not compressed, its length, itself.
 pub(crate) fn body(message: &impl Message) -> anyhow::Result<Bytes> {
     let length = message.encoded_len();

@@ -25,15 +25,36 @@ impl WatchStream {
         connection: &Connection,
         ranges: impl IntoIterator<Item = (Bytes, Bytes)>,
     ) -> anyhow::Result<Self> {
+        let creates = ranges.into_iter().map(|(key, range_end)| pb::WatchCreateRequest {
+            key,
+            range_end,
+            ..pb::WatchCreateRequest::default()
+        });
+        Self::create(connection, creates).await
+    }
+
+    /// Makes one watch of all keys that begin with this, with `prev_kv`, as kube-apiserver does.
+    pub(crate) async fn of_prefix(connection: &Connection, prefix: &str) -> anyhow::Result<Self> {
+        let create = pb::WatchCreateRequest {
+            key: prefix.to_owned().into(),
+            range_end: requests::prefix_end(prefix),
+            prev_kv: true,
+            ..pb::WatchCreateRequest::default()
+        };
+        Self::create(connection, [create]).await
+    }
+
+    async fn create(
+        connection: &Connection,
+        creates: impl IntoIterator<Item = pb::WatchCreateRequest>,
+    ) -> anyhow::Result<Self> {
         let (response, mut sender) = connection.start(WATCH).await?;
         let mut last = 0;
-        for (key, range_end) in ranges {
+        for create in creates {
             last += 1;
             let create = pb::WatchCreateRequest {
-                key,
-                range_end,
                 watch_id: last,
-                ..pb::WatchCreateRequest::default()
+                ..create
             };
             let request = pb::WatchRequest {
                 request_union: Some(RequestUnion::CreateRequest(create)),
@@ -59,12 +80,14 @@ impl WatchStream {
     pub(crate) async fn next(&mut self) -> anyhow::Result<pb::WatchResponse> {
         loop {
             let response: pb::WatchResponse = self.messages.next().await?.context("the stream of watches ended")?;
-            ensure!(
-                !response.canceled,
-                "watch {} was cancelled: {}",
-                response.watch_id,
-                response.cancel_reason
-            );
+            if response.canceled {
+                let (id, reason, compacted) = (response.watch_id, response.cancel_reason, response.compact_revision);
+                ensure!(
+                    compacted == 0 || !reason.is_empty(),
+                    "watch {id} fell behind: revisions before {compacted} are compacted"
+                );
+                bail!("watch {id} was cancelled: {reason}");
+            }
             if !response.events.is_empty() {
                 return Ok(response);
             }
