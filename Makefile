@@ -151,7 +151,7 @@ demo-down: ## End the demo
 	@test -x $(DEMO_E2E) || $(MAKE) demo-e2e
 	$(DEMO_E2E) cluster down
 
-# FLAGS are those of `kubebrain-bench`, such as --clients, --keys 1000000, --pods 20000, --markdown FILE, --plots DIR.
+# FLAGS are those of `kubebrain-bench`, such as --clients, --keys 1000000, --pods 20000, --nodes 100000, --markdown FILE, --plots DIR.
 bench: release-tools ## Brain and etcd side by side; FLAGS='--clients', '--pods 20000' and others say what, and what is written
 	$(PROGRAMS)/kubebrain-bench $(FLAGS)
 

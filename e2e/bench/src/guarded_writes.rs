@@ -33,6 +33,7 @@ pub(crate) struct GuardedWrites<'a> {
     sent: Cell<u64>,
     done: Cell<u64>,
     done_in_compactions: Cell<u64>,
+    refused: Cell<u64>,
     pauses: WritePauses,
     last_revision: Cell<i64>,
 }
@@ -61,6 +62,7 @@ impl<'a> GuardedWrites<'a> {
             sent: Cell::new(0),
             done: Cell::new(0),
             done_in_compactions: Cell::new(0),
+            refused: Cell::new(0),
             pauses: WritePauses::default(),
             last_revision: Cell::new(0),
         }
@@ -83,6 +85,16 @@ impl<'a> GuardedWrites<'a> {
     /// The longest time in which no write was done.
     pub(crate) fn longest_pause(&self) -> Duration {
         self.pauses.longest.get()
+    }
+
+    /// Notes a write that was due and not made in time: it would have taken longer than this.
+    pub(crate) fn missed(&self, waited: Duration) {
+        self.times.borrow_mut().between_compactions.record(waited);
+    }
+
+    /// Requests that were refused and sent again.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.get()
     }
 
     pub(crate) fn last_revision(&self) -> i64 {
@@ -143,6 +155,7 @@ impl<'a> GuardedWrites<'a> {
                 Err(error) => {
                     let status = error.downcast_ref::<GrpcStatus>();
                     ensure!(status.is_some_and(GrpcStatus::is_refusal), error);
+                    self.refused.set(self.refused.get() + 1);
                     is_repeated = true;
                     sleep(RETRY_DELAY).await;
                 }

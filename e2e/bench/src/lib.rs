@@ -26,6 +26,7 @@ mod histogram;
 pub mod kubernetes;
 mod load;
 mod load_plan;
+mod nodes;
 mod objects;
 mod open_loop;
 mod percentile;
@@ -52,17 +53,18 @@ const H2LOAD: &[debian::DebianPackage] = &[debian::DebianPackage {
     name: "nghttp2-client",
 }];
 
-/// Rounds of short loads, and of --pods.
+/// Rounds of short loads, and of --pods and --nodes.
 const ROUNDS: usize = 3;
 const LONG_LOAD_ROUNDS: usize = 1;
-/// Minutes of --pods.
+/// Minutes of --pods and of --nodes.
 const PODS_MINUTES: u64 = 5;
+const NODES_MINUTES: u64 = 30;
 
 /// Benchmarks a brain and etcd side by side.
 #[derive(Debug, clap::Parser)]
 #[command(name = "kubebrain-bench", version)]
 pub struct BenchFlags {
-    /// Number of measurements of each; medians are reported. 3 by default, 1 of --pods, which takes long.
+    /// Number of measurements of each; medians are reported. 3 by default, 1 of --pods and --nodes, which take long.
     #[arg(long)]
     rounds: Option<usize>,
     /// Requests of each load.
@@ -81,7 +83,7 @@ pub struct BenchFlags {
     #[arg(long)]
     plots: Option<PathBuf>,
     /// Measures nothing: prints the --json files of other runs in one table.
-    #[arg(long, value_delimiter = ',', conflicts_with_all = ["clients", "keys", "pods", "tikv", "takeover"])]
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["clients", "keys", "pods", "nodes", "tikv", "takeover"])]
     from: Vec<PathBuf>,
     /// Seconds to watch the idle brain.
     #[arg(long, default_value_t = 30)]
@@ -110,10 +112,16 @@ pub struct BenchFlags {
     /// Watchers of --pods that read all events.
     #[arg(long, default_value_t = 1)]
     watchers: usize,
-    /// Minutes of --pods, 5 by default.
+    /// Only the store's share of a cluster with this number of nodes: each renews its lease every 10 s, and pods change, for --minutes.
+    #[arg(long, conflicts_with_all = ["clients", "keys", "pods"])]
+    nodes: Option<u64>,
+    /// Writes of pods a second of --nodes: creates, status updates and deletes.
+    #[arg(long, default_value_t = 1_000)]
+    churn: u32,
+    /// Minutes of --pods (5 by default) and of --nodes (30 by default).
     #[arg(long)]
     minutes: Option<u64>,
-    /// Seconds between two compactions of --pods: a fifth of --minutes by default, at most 300.
+    /// Seconds between two compactions of --pods and --nodes: a fifth of --minutes by default, at most 300.
     #[arg(long)]
     compaction_interval: Option<u64>,
     /// Only three brains on TiKV: idle, put to event, reads, and updates for this many seconds.
@@ -139,6 +147,10 @@ pub async fn run(flags: BenchFlags, progress: &Progress) -> anyhow::Result<()> {
     ensure!(flags.idle_watches > 0, "--idle-watches are at least 1");
     ensure!(flags.connections > 0, "--connections are at least 1");
     ensure!(flags.pods.is_none_or(|pods| pods >= 100), "--pods are at least 100");
+    ensure!(
+        flags.nodes.is_none_or(|nodes| nodes >= 10) && flags.churn > 0,
+        "--nodes are at least 10, and --churn is at least 1"
+    );
     ensure!(
         flags.minutes != Some(0) && flags.compaction_interval != Some(0) && flags.watchers > 0,
         "--minutes, --compaction-interval and --watchers are at least 1"
@@ -195,7 +207,7 @@ async fn compare(flags: &BenchFlags, dir: &Path, report: &mut Report, progress: 
         }),
         false => None,
     };
-    let loads = !flags.clients && flags.keys.is_empty() && flags.pods.is_none();
+    let loads = !flags.clients && flags.keys.is_empty() && flags.pods.is_none() && flags.nodes.is_none();
     for round in 1..=flags.rounds() {
         for program in &programs {
             let step = progress.step(format_args!("round {round}: {}", program.name));
@@ -210,6 +222,9 @@ async fn compare(flags: &BenchFlags, dir: &Path, report: &mut Report, progress: 
             }
             if let Some(plan) = flags.pods_plan() {
                 pods::measure(program, &disk::ServerDir::new(dir)?, plan, report)?;
+            }
+            if let Some(plan) = flags.nodes_plan() {
+                nodes::measure(program, &disk::ServerDir::new(dir)?, plan, report)?;
             }
             if loads {
                 updates::measure(program, &disk::ServerDir::new(dir)?, flags.requests, report).await?;
@@ -228,7 +243,7 @@ async fn compare(flags: &BenchFlags, dir: &Path, report: &mut Report, progress: 
 
 impl BenchFlags {
     fn rounds(&self) -> usize {
-        let is_long = self.pods.is_some();
+        let is_long = self.pods.is_some() || self.nodes.is_some();
         self.rounds.unwrap_or(if is_long { LONG_LOAD_ROUNDS } else { ROUNDS })
     }
 
@@ -237,6 +252,14 @@ impl BenchFlags {
             pods: self.pods?,
             watchers: self.watchers,
             times: self.load_times(PODS_MINUTES),
+        })
+    }
+
+    fn nodes_plan(&self) -> Option<nodes::NodesPlan> {
+        Some(nodes::NodesPlan {
+            nodes: self.nodes?,
+            churn: self.churn,
+            times: self.load_times(NODES_MINUTES),
         })
     }
 

@@ -1,4 +1,4 @@
-//! Parts of long loads: their times, the flag of both servers, and the rows of latencies.
+//! Parts that the long loads have in common: their times, the flag of both servers, and the rows of latencies.
 
 use std::time::Duration;
 

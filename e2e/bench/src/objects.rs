@@ -7,7 +7,9 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use prost::Message;
 
+pub(crate) mod lease;
 pub(crate) mod meta;
+pub(crate) mod node_lease;
 pub(crate) mod pod;
 pub(crate) mod pods;
 mod replica_set;

@@ -69,6 +69,12 @@ impl PodFleet {
         self.at(slot).is_busy.set(false);
     }
 
+    /// The step of the pod of a slot; `None` if there is none.
+    pub(crate) fn step(&self, slot: u64) -> Option<u64> {
+        let slot = self.at(slot);
+        (slot.revision.get() > 0).then(|| slot.version.get().step)
+    }
+
     fn at(&self, slot: u64) -> &PodSlot {
         &self.slots[slot as usize]
     }
@@ -190,5 +196,6 @@ mod tests {
         assert!(fleet.take(7) && !fleet.take(7) && fleet.take(8));
         fleet.release(7);
         assert!(fleet.take(7));
+        assert_eq!(fleet.step(7), None);
     }
 }

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use super::lease::Lease;
 use super::pod::Pod;
 use super::pods::{PodGenerator, PodVersion, RUNNING};
 use super::*;
@@ -61,6 +62,7 @@ fn objects_have_the_bytes_that_kubernetes_writes() {
         step: RUNNING + 1,
     });
     compare("pod", &pod, include_bytes!("fixtures/pod.bin"));
+    compare("lease", &node_lease::value(7, 3), include_bytes!("fixtures/lease.bin"));
 }
 
 fn compare(name: &str, value: &[u8], fixture: &[u8]) {
@@ -131,4 +133,16 @@ fn each_update_changes_the_status_and_the_kubelet_s_entry_alone() {
             .sum::<i32>()
     };
     assert_eq!([3, 4, 5, 6, 7, 8].map(restarts), [0, 1, 1, 2, 2, 3]);
+}
+
+#[test]
+fn leases_decode_and_have_300_to_500_bytes() {
+    for (node, renewals) in [(0, 0), (1, 5), (99_999, 180)] {
+        let value = node_lease::value(node, renewals);
+        let (kind, lease) = read::<Lease>(&value).unwrap();
+        assert_eq!((kind.as_str(), &lease), ("Lease", &node_lease::lease(node, renewals)));
+        assert!((300..=500).contains(&value.len()), "{} bytes", value.len());
+        assert_eq!(node_lease::node(&node_lease::key(node)), Some(node));
+    }
+    assert_eq!(node_lease::node(b"/registry/leases/kube-system/node-000001"), None);
 }
