@@ -48,6 +48,8 @@ pub struct DestinationOptions {
     pub kms_key_id: Option<String>,
     /// The provider's file of credentials.
     pub credentials_file: Option<PathBuf>,
+    /// True if credentials come from the file and the variables alone, never from a service of the machine or pod.
+    pub explicit_credentials: bool,
     /// The provider's variables.
     pub variables: Variables,
 }
@@ -171,6 +173,37 @@ impl DestinationOptions {
         }
     }
 
+    /// Fails unless the file or the variables have credentials: without them the client of a store asks a service of the machine or pod.
+    fn check_credentials(&self, location: &Location) -> Result<(), DestinationError> {
+        let has = |names: &[&str]| names.iter().all(|name| self.variables.get(name).is_some());
+        let (is_given, wanted) = match location {
+            Location::Directory(_) => (true, ""),
+            Location::S3 { .. } => (
+                self.credentials_file.is_some()
+                    || has(&["AWS_SHARED_CREDENTIALS_FILE"])
+                    || has(&["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]),
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            ),
+            Location::Gcs { .. } => (
+                self.credentials_file.is_some() || has(&["GOOGLE_APPLICATION_CREDENTIALS"]),
+                "GOOGLE_APPLICATION_CREDENTIALS",
+            ),
+            Location::Azure { .. } => (
+                has(&["AZURE_STORAGE_ACCOUNT_KEY"])
+                    || has(&["AZURE_STORAGE_SAS_TOKEN"])
+                    || has(&["AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET"]),
+                "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
+            ),
+        };
+        match is_given {
+            true => Ok(()),
+            false => Err(DestinationError(format!(
+                "no credentials were given for the destination {:?}: set {wanted}, or allow other sources with --destination-explicit-credentials=false",
+                self.url
+            ))),
+        }
+    }
+
     fn location(&self) -> Result<Location, DestinationError> {
         let url = &self.url;
         let invalid = |why: &str| DestinationError(format!("the destination {url:?} {why}"));
@@ -241,6 +274,9 @@ impl Destination {
         let mut attributes = Attributes::new();
         if let Some(class) = &options.storage_class {
             attributes.insert(Attribute::StorageClass, class.clone().into());
+        }
+        if options.explicit_credentials {
+            options.check_credentials(&location)?;
         }
         let (store, prefix): (Arc<dyn ObjectStore>, Path) = match location {
             Location::Directory(directory) => {
@@ -442,6 +478,38 @@ mod tests {
                 .to_string()
                 .contains("is not a URL with the scheme")
         );
+    }
+
+    #[test]
+    fn explicit_credentials_are_never_those_of_the_machine() {
+        let opened = |url: &str, variables: &[&str]| {
+            let variables = variables.iter().map(|name| ((*name).to_owned(), "eA==".to_owned()));
+            let options = DestinationOptions {
+                explicit_credentials: true,
+                variables: Variables::of(variables),
+                ..options(url)
+            };
+            options.check_credentials(&options.location().unwrap())
+        };
+        let key = &["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+        assert!(opened("file:///d", &[]).is_ok() && opened("s3://b", key).is_ok());
+        assert!(opened("az://b", &["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"]).is_ok());
+        for (url, variables) in [
+            ("s3://b", &[][..]),
+            ("s3://b", &["AWS_ACCESS_KEY_ID"]),
+            ("s3://b", &["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN"]),
+            ("gs://b", &[]),
+            ("az://b", &["AZURE_STORAGE_ACCOUNT_NAME"]),
+            ("az://b", &["AZURE_TENANT_ID", "AZURE_CLIENT_ID"]),
+        ] {
+            let error = opened(url, variables).unwrap_err().to_string();
+            assert!(error.contains("no credentials were given"), "{url}: {error}");
+        }
+        let ambient = DestinationOptions {
+            explicit_credentials: true,
+            ..options("s3://b")
+        };
+        assert!(Destination::open(&ambient).is_err());
     }
 
     #[test]

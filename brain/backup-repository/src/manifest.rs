@@ -196,6 +196,9 @@ pub struct Manifest {
     pub compression: Compression,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Encryption>,
+    /// The request that it was made for. Programs that do not know this field can read the backup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
     pub parts: Vec<PartSummary>,
 }
 
@@ -321,6 +324,7 @@ pub(crate) mod tests {
                 algorithm: Algorithm::Aes256Gcm,
                 key_id: KeyId([9; 8]),
             }),
+            request_id: None,
             parts: [10, 20]
                 .into_iter()
                 .zip(0..)
@@ -376,6 +380,7 @@ pub(crate) mod tests {
         assert_eq!(Manifest::decode(&name(), &manifest.encode()).unwrap(), manifest);
         let plain = Manifest {
             encryption: None,
+            request_id: Some("nightly".to_owned()),
             ..manifest
         };
         assert_eq!(Manifest::decode(&name(), &plain.encode()).unwrap(), plain);

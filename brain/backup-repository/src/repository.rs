@@ -128,6 +128,21 @@ impl Repository {
         .map(drop)
     }
 
+    /// Returns the backups that were made for a request, the oldest one first. Those whose manifest is damaged are not looked at.
+    pub async fn of_request(&self, id: &str) -> Result<Vec<Manifest>, ObjectError> {
+        let mut found = Vec::new();
+        for (name, manifest) in self.backups().await? {
+            match manifest {
+                Ok(manifest) if manifest.request_id.as_deref() == Some(id) => found.push(manifest),
+                // Another process has deleted it.
+                Ok(_) | Err(ObjectError::Missing { .. }) => {}
+                Err(error @ ObjectError::Store { .. }) => return Err(error),
+                Err(error) => warn!(%name, error = %error, "ignoring a backup whose manifest cannot be read"),
+            }
+        }
+        Ok(found)
+    }
+
     /// Deletes a backup: its manifest first, so that a part of it is no backup.
     pub async fn delete(&self, name: &BackupName) -> Result<(), ObjectError> {
         self.delete_objects(vec![name.manifest()]).await?;

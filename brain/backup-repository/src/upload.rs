@@ -68,6 +68,8 @@ pub struct CreateOptions {
     pub key: Option<EncryptionKey>,
     /// The directory of temporary files, for up to 320 MiB.
     pub spool: Spool,
+    /// The request that the backup is made for.
+    pub request_id: Option<String>,
     pub(crate) part_bytes: u64,
 }
 
@@ -77,6 +79,7 @@ impl CreateOptions {
         Self {
             key,
             spool,
+            request_id: None,
             part_bytes: PART_BYTES,
         }
     }
@@ -183,6 +186,7 @@ impl Repository {
                 algorithm: Algorithm::Aes256Gcm,
                 key_id: key.id(),
             }),
+            request_id: options.request_id.clone(),
             parts,
         })
     }

@@ -18,6 +18,9 @@ use chrono::{DateTime, Utc};
 /// The name that stands for the newest backup.
 const LATEST: &str = "latest";
 
+/// The longest `--request-id`.
+const MAX_REQUEST_ID_BYTES: usize = 128;
+
 /// The bounds of `--archive-interval`.
 const MIN_ARCHIVE_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_ARCHIVE_INTERVAL: Duration = Duration::from_secs(3_600);
@@ -31,7 +34,9 @@ const CREATE: &str = "\
 The member writes a snapshot and sends it, as for `etcdctl snapshot save`; its clients are served all the time. The snapshot is compressed, \
 split into parts of 64 MiB and stored as it arrives. Up to 320 MiB of it wait in $TMPDIR. The manifest is written last: an interrupted \
 backup is none, and `kubebrain backup delete --orphans` deletes its parts after a day. No variables but ETCDCTL_PASSWORD and those of the \
-provider are read.";
+provider are read.
+
+With --request-id it reads the manifests of all backups first. It can be repeated after any interruption, and makes one backup.";
 
 const ARCHIVE: &str = "\
 It runs beside the members, as any client, until it gets SIGTERM, and stores every change of a key in segments: after --archive-interval, or \
@@ -76,6 +81,11 @@ pub(super) fn command() -> Command {
                 .after_help(CREATE)
                 .args(object_flags())
                 .arg(keys("FILE", "encrypt the backup with the key in this file: 32 random bytes, as they are, in base64 or in hexadecimal"))
+                .args([
+                    switch("verify", "read the backup again after it was made, and compare all of it with what was written"),
+                    request_id("make no second backup for the same ID: if the destination has one, it is the result"),
+                    option("result-file", "FILE", "write the result to this file, in JSON"),
+                ])
                 .args(source_flags("endpoints"))
                 .args(flags(&LOG)),
             acts("archive", "Stores the changes of a running kubebrain all the time")
@@ -116,6 +126,7 @@ pub(super) fn command() -> Command {
                 .args(flags(&LOG)),
             acts("delete", "Deletes a backup, or parts that belong to none")
                 .arg(name("the name of the backup"))
+                .arg(request_id("delete the backup that was made with this ID, if there is one"))
                 .arg(switch("orphans", "delete parts that are older than a day and that no manifest names"))
                 .args(flags(&LOG)),
             acts("prune", "Deletes the backups that no rule keeps")
@@ -185,13 +196,28 @@ fn name(help: &'static str) -> Arg {
     Arg::new("NAME").help(help)
 }
 
+fn request_id(help: &'static str) -> Arg {
+    option("request-id", "ID", help).value_parser(request)
+}
+
+fn request(text: &str) -> Result<String, String> {
+    let is_known = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    match (1..=MAX_REQUEST_ID_BYTES).contains(&text.len()) && text.chars().all(is_known) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "must have 1 to {MAX_REQUEST_ID_BYTES} letters, digits, dots, dashes and underscores"
+        )),
+    }
+}
+
 fn keys(value: &'static str, help: &'static str) -> Arg {
     option("encryption-key-file", value, help)
 }
 
-fn destination_flags() -> [Arg; 6] {
+fn destination_flags() -> [Arg; 7] {
     let style = "put the bucket into the path of URLs, not into their host [default: true with an endpoint]";
     let file = "file of credentials: that of AWS's tools, with the profile that AWS_PROFILE names, or Google's in JSON";
+    let explicit = "take credentials from the variables and the file alone, never from a service of the machine or pod";
     [
         option("destination", "URL", "the place of the backups").required(true),
         option(
@@ -211,6 +237,7 @@ fn destination_flags() -> [Arg; 6] {
         ),
         switch("destination-path-style", style),
         option("destination-credentials-file", "FILE", file),
+        switch("destination-explicit-credentials", explicit),
     ]
 }
 
@@ -242,7 +269,12 @@ pub(super) fn read(action: &str, args: &ArgMatches, env: &[(OsString, OsString)]
                 "a backup is encrypted with one key: --encryption-key-file names several".to_owned(),
             ));
         }
-        "create" => BackupAction::Create(Box::new(source("endpoints", args, env)?)),
+        "create" => BackupAction::Create {
+            source: Box::new(source("endpoints", args, env)?),
+            request_id: value(args, "request-id"),
+            verify: is_set(args, "verify"),
+            result_file: value::<String>(args, "result-file").map(Into::into),
+        },
         "archive" => BackupAction::Archive {
             source: Box::new(source("endpoints", args, env)?),
             interval: value(args, "archive-interval").unwrap_or(MAX_ARCHIVE_INTERVAL),
@@ -268,11 +300,18 @@ pub(super) fn read(action: &str, args: &ArgMatches, env: &[(OsString, OsString)]
             backup: choice(args)?,
             file: value(args, "FILE").unwrap_or_default(),
         },
-        "delete" => match (value::<String>(args, "NAME"), is_set(args, "orphans")) {
-            (Some(name), false) => BackupAction::Delete(parse(&name)?),
-            (None, true) => BackupAction::DeleteOrphans,
-            _ => return Err(FlagError("backup delete needs either <NAME> or --orphans".to_owned())),
-        },
+        "delete" => {
+            let (name, request) = (value::<String>(args, "NAME"), value(args, "request-id"));
+            match (name, request, is_set(args, "orphans")) {
+                (Some(name), None, false) => BackupAction::Delete(parse(&name)?),
+                (None, Some(request), false) => BackupAction::DeleteOfRequest(request),
+                (None, None, true) => BackupAction::DeleteOrphans,
+                _ => {
+                    let text = "backup delete needs one of <NAME>, --request-id and --orphans";
+                    return Err(FlagError(text.to_owned()));
+                }
+            }
+        }
         _ => BackupAction::Prune {
             retention: retention(args)?,
             dry_run: is_set(args, "dry-run"),
@@ -301,6 +340,7 @@ fn destination(args: &ArgMatches, env: &[(OsString, OsString)]) -> Result<Destin
         server_side_encryption: text("server-side-encryption"),
         kms_key_id: text("kms-key-id"),
         credentials_file: text("destination-credentials-file").map(Into::into),
+        explicit_credentials: is_set(args, "destination-explicit-credentials"),
         variables: Variables::of(variables),
     };
     options.check().map_err(|error| FlagError(error.to_string()))?;

@@ -50,7 +50,16 @@ pub struct BackupCommand {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackupAction {
     /// Makes one of a running store.
-    Create(Box<SourceOptions>),
+    Create {
+        /// The access to the store.
+        source: Box<SourceOptions>,
+        /// The request that it is made for: no second one is made for it.
+        request_id: Option<String>,
+        /// True if it is read again.
+        verify: bool,
+        /// The file of the result, in JSON.
+        result_file: Option<PathBuf>,
+    },
     /// Stores what a running store does from then on.
     Archive {
         /// The access to the store.
@@ -83,6 +92,8 @@ pub enum BackupAction {
     },
     /// Deletes one.
     Delete(BackupName),
+    /// Deletes that of a request, if there is one.
+    DeleteOfRequest(String),
     /// Deletes parts that no manifest names.
     DeleteOrphans,
     /// Deletes those that a retention does not keep.

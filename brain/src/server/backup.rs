@@ -21,10 +21,12 @@ use backup_repository::{
 };
 use list::{Format, Listing, describe_size};
 pub(super) use point::ArchivedChanges;
+use result::BackupResult;
 
 mod archive;
 mod list;
 mod point;
+mod result;
 
 /// Attempts to receive a whole snapshot.
 const CREATE_ATTEMPTS: u32 = 5;
@@ -42,16 +44,30 @@ pub(crate) async fn run(config: &Config, command: &BackupCommand, mut life: Life
 /// Returns the text to print.
 async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> anyhow::Result<String> {
     let keys = keys(command)?;
-    if matches!(command.action, BackupAction::Create(_) | BackupAction::Archive { .. }) {
+    let writes = matches!(
+        command.action,
+        BackupAction::Create { .. } | BackupAction::Archive { .. } | BackupAction::DeleteOfRequest(_)
+    );
+    if writes {
         command.destination.prepare()?;
     }
     let repository = Repository::open(&command.destination)?;
     let leave = life.leave.clone();
     match &command.action {
-        BackupAction::Create(source) => {
-            let key = keys.into_iter().next();
-            let created = unless(&leave, create(&repository, source, key)).await?;
-            Ok(describe_created(&created))
+        BackupAction::Create {
+            source,
+            request_id,
+            verify,
+            result_file,
+        } => {
+            let mut options = CreateOptions::new(keys.into_iter().next(), Spool::new(&std::env::temp_dir()));
+            options.request_id.clone_from(request_id);
+            let created = Box::pin(create_of_request(repository, source, options, *verify));
+            let (manifest, text) = unless(&leave, created).await?;
+            if let Some(file) = result_file {
+                BackupResult::new(&manifest, *verify).write(file)?;
+            }
+            Ok(text)
         }
         BackupAction::Archive { source, interval } => {
             let options = archive::ArchiveOptions {
@@ -90,6 +106,7 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
             unless(&leave, export).await
         }
         BackupAction::Delete(name) => unless(&leave, delete(&repository, name)).await,
+        BackupAction::DeleteOfRequest(id) => unless(&leave, delete_of_request(&repository, id)).await,
         BackupAction::DeleteOrphans => {
             let now = chrono::Utc::now();
             let deleted = unless(&leave, async { Ok(repository.delete_orphans(now).await?) }).await?;
@@ -121,21 +138,66 @@ async fn delete(repository: &Repository, name: &BackupName) -> anyhow::Result<St
     Ok(format!("deleted {name}\n"))
 }
 
+/// Deletes what was made for a request. There may be nothing: an earlier attempt has deleted it, or it was never made.
+async fn delete_of_request(repository: &Repository, id: &str) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for Manifest { name, .. } in repository.of_request(id).await? {
+        repository.delete(&name).await?;
+        text.push_str(&format!("deleted {name}\n"));
+    }
+    if text.is_empty() {
+        text = format!("there is no backup of the request {id}\n");
+    }
+    Ok(text)
+}
+
 fn keys(command: &BackupCommand) -> anyhow::Result<Vec<EncryptionKey>> {
     command.key_files.iter().map(|file| EncryptionKey::read(file)).collect()
 }
 
+/// Makes a backup, unless its request has one, and reads it again if that is wanted. Returns it with the text to print.
+async fn create_of_request(
+    repository: Repository,
+    source: &SourceOptions,
+    options: CreateOptions,
+    verify: bool,
+) -> anyhow::Result<(Manifest, String)> {
+    let found = match &options.request_id {
+        Some(id) => repository.of_request(id).await?.into_iter().next(),
+        None => None,
+    };
+    let (manifest, mut text) = match found {
+        Some(manifest) => {
+            let name = &manifest.name;
+            let text = format!("{name} was made for this request before\n");
+            (manifest, text)
+        }
+        None => {
+            let manifest = create(&repository, source, &options).await?;
+            let text = describe_created(&manifest);
+            (manifest, text)
+        }
+    };
+    if !verify {
+        return Ok((manifest, text));
+    }
+    let reader = BackupReader {
+        repository,
+        manifest,
+        keys: options.key.into_iter().collect(),
+    };
+    let verified = reader.verify_snapshot(&options.spool).await;
+    let verified = verified.with_context(|| format!("{} was made, but cannot be verified", reader.manifest.name));
+    text.push_str(&verified?);
+    Ok((reader.manifest, text))
+}
+
 /// Makes a backup. If the member fails while it sends the snapshot, another one is asked for another snapshot.
-async fn create(
-    repository: &Repository,
-    options: &SourceOptions,
-    key: Option<EncryptionKey>,
-) -> anyhow::Result<Manifest> {
-    let mut source = Source::open(options.clone()).await?;
-    let options = CreateOptions::new(key, Spool::new(&std::env::temp_dir()));
+async fn create(repository: &Repository, source: &SourceOptions, options: &CreateOptions) -> anyhow::Result<Manifest> {
+    let mut source = Source::open(source.clone()).await?;
     let mut attempts = 1;
     loop {
-        let failed = match create_once(repository, &mut source, &options).await {
+        let failed = match create_once(repository, &mut source, options).await {
             Ok(manifest) => return Ok(manifest),
             Err(error) => error.downcast::<Status>()?,
         };

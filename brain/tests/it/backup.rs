@@ -269,3 +269,77 @@ async fn signal_ends_a_backup_whose_destination_does_not_answer() {
     assert!(said.lines().last().unwrap().ends_with("interrupted"), "{said}");
     source.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_has_one_backup_however_often_it_is_made() {
+    let temp = TempDir::new().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let to = path("backups");
+    let source = Kubebrain::start(&path("source")).await;
+    let newest = write(&connect(&source.url).await, 0).await;
+    fs::write(path("key"), "11".repeat(32)).unwrap();
+    let result = path("result");
+    let from = [
+        format!("--endpoints={}", source.url),
+        format!("--encryption-key-file={}", path("key").display()),
+        format!("--result-file={}", result.display()),
+    ];
+    let create = |id: &str| {
+        let id = format!("--request-id={id}");
+        let args: Vec<&str> = ["create", "--verify", &id]
+            .into_iter()
+            .chain(from.iter().map(String::as_str))
+            .collect();
+        let said = printed(backup(&to, &args));
+        let result: Value = serde_json::from_str(&fs::read_to_string(&result).unwrap()).unwrap();
+        (said, result)
+    };
+    let (said, first) = create("a");
+    let name = first["name"].as_str().unwrap().to_owned();
+    assert!(
+        said.starts_with(&format!("created {name}: ")) && said.contains(&format!("verified {name}: ")),
+        "{said}"
+    );
+    assert_eq!((&first["revision"], &first["verified"]), (&newest.into(), &true.into()));
+    for field in ["time", "clusterId", "sha256", "encryptionKeyId"] {
+        assert!(
+            first[field].as_str().is_some_and(|text| !text.is_empty()),
+            "{field}: {first}"
+        );
+    }
+    assert!(
+        first["snapshotBytes"].as_u64() > Some(0) && first["storedBytes"].as_u64() > Some(0),
+        "{first}"
+    );
+
+    // An attempt is killed before it writes the result.
+    fs::write(&result, "an earlier, longer result".repeat(50)).unwrap();
+    let (said, again) = create("a");
+    assert!(
+        said.starts_with(&format!("{name} was made for this request before\n")),
+        "{said}"
+    );
+    assert_eq!((again, names(&to)), (first, vec![name.clone()]));
+    let (_, other) = create("b");
+    assert_eq!(names(&to), [name.as_str(), other["name"].as_str().unwrap()]);
+
+    assert_eq!(
+        printed(backup(&to, &["delete", "--request-id=a"])),
+        format!("deleted {name}\n")
+    );
+    let said = printed(backup(&to, &["delete", "--request-id=a"]));
+    assert_eq!(said, "there is no backup of the request a\n");
+    assert_eq!(names(&to), [other["name"].as_str().unwrap()]);
+    let nothing = printed(backup(&path("never"), &["delete", "--request-id=a"]));
+    assert_eq!(nothing, "there is no backup of the request a\n");
+
+    // A backup that is made and then damaged is not taken for good.
+    fs::write(&parts(&to, other["name"].as_str().unwrap())[0], "x").unwrap();
+    let args: Vec<&str> = ["create", "--verify", "--request-id=b"]
+        .into_iter()
+        .chain(from.iter().map(String::as_str))
+        .collect();
+    let said = refused(backup(&to, &args));
+    assert!(said.contains("was made, but cannot be verified"), "{said}");
+    source.stop().await;
+}

@@ -21,7 +21,13 @@ const NAME: &str = "20261129T113542.123Z-0000000000000012345";
 fn backup_takes_a_destination_and_an_action() {
     let (_, found) =
         command("backup create --destination s3://b/p --endpoints a:1,b:2 --encryption-key-file k --cacert c");
-    let BackupAction::Create(source) = found.action else {
+    let BackupAction::Create {
+        source,
+        request_id: None,
+        verify: false,
+        result_file: None,
+    } = found.action
+    else {
         panic!()
     };
     assert_eq!(source.endpoints.len(), 2);
@@ -68,6 +74,28 @@ fn backup_takes_a_destination_and_an_action() {
     assert_eq!(found.action, BackupAction::Delete(NAME.parse().unwrap()));
     let (_, found) = command("backup delete --orphans --destination file:///d");
     assert_eq!(found.action, BackupAction::DeleteOrphans);
+    let (_, found) = command("backup delete --request-id a-1 --destination file:///d");
+    assert_eq!(found.action, BackupAction::DeleteOfRequest("a-1".to_owned()));
+}
+
+#[test]
+fn create_takes_a_request_and_leaves_a_result() {
+    let line = "backup create --destination s3://b --endpoints a:1 --request-id a-1 --verify --result-file r";
+    let (_, found) = command(&format!("{line} --destination-explicit-credentials"));
+    assert!(found.destination.explicit_credentials);
+    let BackupAction::Create {
+        request_id,
+        verify,
+        result_file,
+        ..
+    } = found.action
+    else {
+        panic!()
+    };
+    assert_eq!((request_id.as_deref(), verify), (Some("a-1"), true));
+    assert_eq!(result_file, Some("r".into()));
+    let (_, found) = command("backup list --destination s3://b");
+    assert!(!found.destination.explicit_credentials);
 }
 
 #[test]
@@ -226,12 +254,15 @@ fn backup_refuses_what_it_would_ignore() {
             "backup export latest --destination file:///d",
             "backup export needs <FILE>",
         ),
-        ("backup delete --destination file:///d", "either <NAME> or --orphans"),
+        (
+            "backup delete --destination file:///d",
+            "one of <NAME>, --request-id and --orphans",
+        ),
         (
             "backup delete latest --destination file:///d",
             "\"latest\" is not the name of a backup",
         ),
-        (named.as_str(), "either <NAME> or --orphans"),
+        (named.as_str(), "one of <NAME>, --request-id and --orphans"),
         ("backup prune --destination file:///d", "needs a rule"),
         ("backup prune --destination file:///d --keep-last 0", "needs a rule"),
         (

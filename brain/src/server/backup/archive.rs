@@ -18,8 +18,9 @@ use crate::server::ports;
 use crate::server::run::Lifecycle;
 use backup::archive::{Feed, FeedItem};
 use backup::import::{Source, SourceCompacted, SourceOptions};
+use backup::snapshot::Spool;
 use backup_repository::archive::{ArchiveWriter, TakenOver};
-use backup_repository::{EncryptionKey, Repository};
+use backup_repository::{CreateOptions, EncryptionKey, Repository};
 use etcd_types::types::Revision;
 use net::http::page;
 use telemetry::metrics::{ArchiveMetrics, Metrics};
@@ -362,7 +363,8 @@ async fn make_backup(
                 }
             }
             info!(cluster, "making a backup, which the archive begins with");
-            let manifest = create(repository, &options.source, options.key.clone()).await?;
+            let made = CreateOptions::new(options.key.clone(), Spool::new(&std::env::temp_dir()));
+            let manifest = create(repository, &options.source, &made).await?;
             info!("{}", describe_created(&manifest).trim_end());
             // A member that is behind has sent an older one.
             Ok(manifest.revision >= begin)
