@@ -12,7 +12,7 @@ pub mod bootstrap;
 pub mod election;
 pub mod image;
 pub mod pod;
-mod schema;
+pub(crate) mod schema;
 pub mod services;
 pub mod status;
 pub mod storage;

@@ -8,11 +8,13 @@
     reason = "KubeSchema repeats each struct, `pub` included, inside a function; every module here is public"
 )]
 
+pub mod backup;
 pub mod cluster;
 pub mod duration;
 pub mod flags;
 pub mod wishes;
 
+pub use backup::{KubeBrainBackup, KubeBrainBackupSpec, status::KubeBrainBackupStatus};
 pub use cluster::{KubeBrainCluster, KubeBrainClusterSpec, status::KubeBrainClusterStatus};
 
 /// The API group of every resource in this crate.

@@ -15,7 +15,7 @@ fn map_list<T: JsonSchema>(generator: &mut SchemaGenerator, key: &str, max_items
     schema
 }
 
-pub(super) fn conditions(generator: &mut SchemaGenerator) -> Schema {
+pub(crate) fn conditions(generator: &mut SchemaGenerator) -> Schema {
     map_list::<Condition>(generator, "type", 16)
 }
 
