@@ -1,12 +1,13 @@
-//! The decisions of the operator: from a `KubeBrainCluster` and what was observed to objects, steps and a status.
+//! The decisions of the operator: from a resource and what was observed to objects, steps and a status.
 //!
 //! Pure: it takes values and gives values, and reads no clock. It must never depend on a client of Kubernetes, an async runtime, HTTP, or
 //! another crate of the operator: `operator` and `kubectl-kubebrain` observe, and act on what comes out of here.
 //!
 //! `spec` reads a resource, `objects` renders what it wants, `certificates` and `issuance` make keys and certificates, `observed` and
-//! `member` hold what is known, `steps` plans one pass, and `status` reports on it.
+//! `member` hold what is known, `steps` plans one pass, and `status` reports on it. `backup` has all of this for a `KubeBrainBackup`.
 
 pub mod applied;
+pub mod backup;
 pub mod certificates;
 pub mod drift;
 pub mod event;

@@ -26,6 +26,11 @@ pub const WIPE: &str = "kubebrain.io/wipe-storage";
 /// Annotation of the resource: `true` removes it without the wipe.
 pub const SKIP_WIPE: &str = "kubebrain.io/skip-wipe";
 
+/// Finalizer of a backup whose objects are deleted with its resource.
+pub const DELETE_BACKUP: &str = "kubebrain.io/delete-backup";
+/// Label of the Jobs and pods of a backup, with its name.
+pub const BACKUP: &str = "kubebrain.io/backup";
+
 /// Label with the cluster's name; the selector of everything that belongs to it.
 pub const CLUSTER: &str = "kubebrain.io/cluster";
 /// Annotation of the pod template with the hash over the parts whose change needs a restart.

@@ -35,8 +35,8 @@ const TIKV_TLS_MOUNT: &str = "/etc/kubebrain/tikv";
 const JWT_VOLUME: &str = "jwt";
 const JWT_MOUNT: &str = "/etc/kubebrain/jwt";
 /// Volume and mount of temporary files.
-const TEMPORARY_VOLUME: &str = "tmp";
-const TEMPORARY_MOUNT: &str = "/tmp";
+pub const TEMPORARY_VOLUME: &str = "tmp";
+pub const TEMPORARY_MOUNT: &str = "/tmp";
 /// The flag by which a brain starts only for one TiKV cluster.
 const TIKV_CLUSTER_ID_FLAG: &str = "tikv-cluster-id";
 /// The flag, with its value, by which a brain refuses to start with an empty store.
@@ -112,7 +112,6 @@ impl Renderer<'_> {
     pub fn pod_spec(&self) -> PodSpec {
         let image = self.cluster.spec.image.clone().unwrap_or_default();
         let settings = self.cluster.spec.pod.clone().unwrap_or_default();
-        let user = (settings.run_as.unwrap_or_default() == RunAs::Image).then_some(IMAGE_USER);
         let secrets: Vec<_> = self
             .cluster
             .spec
@@ -128,18 +127,7 @@ impl Renderer<'_> {
             service_account_name: Some(self.account().to_owned()),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
-            security_context: Some(PodSecurityContext {
-                run_as_non_root: Some(true),
-                run_as_user: user,
-                run_as_group: user,
-                fs_group: user,
-                fs_group_change_policy: Some("OnRootMismatch".to_owned()),
-                seccomp_profile: Some(SeccompProfile {
-                    type_: "RuntimeDefault".to_owned(),
-                    ..SeccompProfile::default()
-                }),
-                ..PodSecurityContext::default()
-            }),
+            security_context: Some(pod_security(settings.run_as.unwrap_or_default())),
             termination_grace_period_seconds: Some(settings.termination_grace_period_seconds.unwrap_or(60)),
             image_pull_secrets: (!secrets.is_empty()).then_some(secrets),
             node_selector: (!settings.node_selector.is_empty()).then_some(settings.node_selector),
@@ -165,15 +153,7 @@ impl Renderer<'_> {
             // Opening the store replays the tail of the log, which may take a while.
             startup_probe: Some(probe("/livez", 1, 600)),
             resources: settings.resources.clone(),
-            security_context: Some(SecurityContext {
-                allow_privilege_escalation: Some(false),
-                read_only_root_filesystem: Some(true),
-                capabilities: Some(Capabilities {
-                    drop: Some(vec!["ALL".to_owned()]),
-                    ..Capabilities::default()
-                }),
-                ..SecurityContext::default()
-            }),
+            security_context: Some(container_security()),
             // The status reports the reason why a brain does not start.
             termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
             volume_mounts: Some(self.mounts()).filter(|mounts| !mounts.is_empty()),
@@ -444,6 +424,36 @@ impl Renderer<'_> {
     }
 }
 
+/// Returns the security settings of a pod under the restricted standard.
+pub fn pod_security(run_as: RunAs) -> PodSecurityContext {
+    let user = (run_as == RunAs::Image).then_some(IMAGE_USER);
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: user,
+        run_as_group: user,
+        fs_group: user,
+        fs_group_change_policy: Some("OnRootMismatch".to_owned()),
+        seccomp_profile: Some(SeccompProfile {
+            type_: "RuntimeDefault".to_owned(),
+            ..SeccompProfile::default()
+        }),
+        ..PodSecurityContext::default()
+    }
+}
+
+/// The same for a container.
+pub fn container_security() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        read_only_root_filesystem: Some(true),
+        capabilities: Some(Capabilities {
+            drop: Some(vec!["ALL".to_owned()]),
+            ..Capabilities::default()
+        }),
+        ..SecurityContext::default()
+    }
+}
+
 /// Returns flags for the paths of the certificates, and for the clients and peers that may connect.
 fn certificate_flags() -> Vec<(&'static str, String)> {
     let files = [
@@ -502,7 +512,7 @@ pub fn tikv_flags(tikv: &TikvConnection) -> Vec<(&'static str, String)> {
 }
 
 /// Returns a volume of several sources that only the brain's group can read.
-fn projected(name: &str, sources: Vec<VolumeProjection>) -> Volume {
+pub fn projected(name: &str, sources: Vec<VolumeProjection>) -> Volume {
     Volume {
         name: name.to_owned(),
         projected: Some(ProjectedVolumeSource {
@@ -513,7 +523,7 @@ fn projected(name: &str, sources: Vec<VolumeProjection>) -> Volume {
     }
 }
 
-fn from_secret(name: &str, items: Vec<KeyToPath>) -> VolumeProjection {
+pub fn from_secret(name: &str, items: Vec<KeyToPath>) -> VolumeProjection {
     VolumeProjection {
         secret: Some(SecretProjection {
             name: name.to_owned(),
@@ -534,7 +544,7 @@ fn jwt_volume(secret: &str) -> Volume {
     projected(JWT_VOLUME, vec![public, private])
 }
 
-fn temporary_volume() -> Volume {
+pub fn temporary_volume() -> Volume {
     Volume {
         name: TEMPORARY_VOLUME.to_owned(),
         empty_dir: Some(EmptyDirVolumeSource::default()),
@@ -542,7 +552,7 @@ fn temporary_volume() -> Volume {
     }
 }
 
-fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+pub fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     VolumeMount {
         name: name.to_owned(),
         mount_path: path.to_owned(),
@@ -551,7 +561,7 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-fn item(key: &str, path: &str) -> KeyToPath {
+pub fn item(key: &str, path: &str) -> KeyToPath {
     KeyToPath {
         key: key.to_owned(),
         path: path.to_owned(),

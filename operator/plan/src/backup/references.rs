@@ -1,0 +1,131 @@
+//! The objects that a backup names. They must not be ones that the operator created for a cluster.
+//!
+//! Otherwise a user who may only create backups could send the keys of a cluster to a service, or write into its volume.
+
+use crds::KubeBrainBackup;
+use crds::backup::destination::{CaBundleRef, ClaimDirectory};
+use crds::cluster::image::LocalRef;
+use crds::cluster::status::BundleKind;
+
+use crate::spec::{OperatorSettings, SpecRefusal};
+
+/// Kinds of objects that a backup names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamedKind {
+    Secret,
+    ConfigMap,
+    PersistentVolumeClaim,
+}
+
+/// An object that a backup names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedObject<'a> {
+    /// The field of the spec.
+    pub path: &'static str,
+    pub kind: NamedKind,
+    pub name: &'a str,
+}
+
+impl NamedObject<'_> {
+    /// Returns the refusal of an object that belongs to a cluster.
+    pub fn refused(&self, cluster: &str) -> SpecRefusal {
+        refusal(format!(
+            "{}: {:?} {} belongs to the cluster {cluster}",
+            self.path, self.kind, self.name
+        ))
+    }
+
+    /// Returns the message about an object that does not exist.
+    pub fn missing(&self) -> String {
+        format!("{}: {:?} {} does not exist", self.path, self.kind, self.name)
+    }
+}
+
+fn refusal(message: String) -> SpecRefusal {
+    SpecRefusal {
+        reason: "InvalidSpec",
+        message,
+    }
+}
+
+/// Refuses a spec that asks for what the operator does not allow.
+///
+/// # Errors
+/// It names a service account, or a volume of its cluster.
+pub fn check(backup: &KubeBrainBackup, settings: &OperatorSettings) -> Result<(), SpecRefusal> {
+    let spec = &backup.spec;
+    if let Some(account) = spec
+        .service_account_name
+        .as_ref()
+        .filter(|_| !settings.allow_unsafe_pods)
+    {
+        return Err(refusal(format!(
+            "serviceAccountName {account:?}: a backup may not use a service account; to allow it, start the operator with --allow-unsafe-pods"
+        )));
+    }
+    let own = format!("data-{}-", spec.cluster_name);
+    let claims = named(backup)
+        .into_iter()
+        .filter(|named| named.kind == NamedKind::PersistentVolumeClaim);
+    let is_member = |name: &str| name.strip_prefix(&own).is_some_and(|rest| rest.parse::<u16>().is_ok());
+    match claims.into_iter().find(|claim| is_member(claim.name)) {
+        Some(claim) => Err(claim.refused(&spec.cluster_name)),
+        None => Ok(()),
+    }
+}
+
+/// Returns the objects that a spec names.
+pub fn named(backup: &KubeBrainBackup) -> Vec<NamedObject<'_>> {
+    let spec = &backup.spec;
+    let to = &spec.destination;
+    let mut all = Vec::new();
+    let secret = |path, name| NamedObject {
+        path,
+        kind: NamedKind::Secret,
+        name,
+    };
+    let stores: [(_, Option<&LocalRef>, _, Option<&CaBundleRef>); 3] = [
+        (
+            "destination.s3.credentialsSecretRef",
+            to.s3.as_ref().and_then(|s3| s3.credentials_secret_ref.as_ref()),
+            "destination.s3.caBundleRef",
+            to.s3.as_ref().and_then(|s3| s3.ca_bundle_ref.as_ref()),
+        ),
+        (
+            "destination.gcs.credentialsSecretRef",
+            to.gcs.as_ref().and_then(|gcs| gcs.credentials_secret_ref.as_ref()),
+            "destination.gcs.caBundleRef",
+            to.gcs.as_ref().and_then(|gcs| gcs.ca_bundle_ref.as_ref()),
+        ),
+        (
+            "destination.azure.credentialsSecretRef",
+            to.azure
+                .as_ref()
+                .and_then(|azure| azure.credentials_secret_ref.as_ref()),
+            "destination.azure.caBundleRef",
+            to.azure.as_ref().and_then(|azure| azure.ca_bundle_ref.as_ref()),
+        ),
+    ];
+    for (credentials_path, credentials, ca_path, ca) in stores {
+        all.extend(credentials.map(|reference| secret(credentials_path, reference.name.as_str())));
+        all.extend(ca.map(|reference| NamedObject {
+            path: ca_path,
+            kind: match reference.kind {
+                BundleKind::ConfigMap => NamedKind::ConfigMap,
+                BundleKind::Secret => NamedKind::Secret,
+            },
+            name: &reference.name,
+        }));
+    }
+    let claim = to.persistent_volume_claim.as_ref();
+    all.extend(claim.map(|ClaimDirectory { claim_name, .. }| NamedObject {
+        path: "destination.persistentVolumeClaim.claimName",
+        kind: NamedKind::PersistentVolumeClaim,
+        name: claim_name,
+    }));
+    let encryption = spec.encryption.as_ref();
+    all.extend(encryption.map(|it| secret("encryption.keySecretRef", it.key_secret_ref.name.as_str())));
+    let user = spec.user_secret_ref.as_ref();
+    all.extend(user.map(|reference| secret("userSecretRef", reference.name.as_str())));
+    all
+}
