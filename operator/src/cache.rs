@@ -26,6 +26,7 @@ use serde_json::json;
 
 use crate::work_queue::WorkQueue;
 
+pub(crate) mod backups;
 pub(crate) mod clusters;
 pub(crate) mod external_pods;
 mod feed;

@@ -8,10 +8,11 @@ use std::time::Duration;
 use crds::KubeBrainCluster;
 use futures::{FutureExt, StreamExt};
 use kube::api::ListParams;
+use kube::core::DynamicObject;
 use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use plan::event::ClusterEvent;
 use runtime::backoff::Backoff;
 use tokio::time::Instant;
@@ -28,11 +29,11 @@ use crate::refusals::Refusals;
 use crate::work_queue::WorkQueue;
 
 /// Timeout of a pass. It is shorter than the grace period of the operator's pod.
-const RECONCILE_TIMEOUT: Duration = Duration::from_secs(45);
+pub(crate) const RECONCILE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum number of concurrent passes.
 const MAX_CONCURRENT_RECONCILES: u16 = 8;
 /// Triggers within this time start one pass.
-const TRIGGER_DEBOUNCE: Duration = Duration::from_millis(200);
+pub(crate) const TRIGGER_DEBOUNCE: Duration = Duration::from_millis(200);
 /// Pause after failures in a row.
 const FAILURE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 /// Pause after conflicts in a row. It is short because the faster writer is usually done.
@@ -40,36 +41,36 @@ const CONFLICT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Durat
 /// Time after which incomplete first lists cause a warning.
 const SLOW_LISTS_WARNING_TIME: Duration = Duration::from_secs(30);
 
-/// Failures in a row, by cluster. Deleted clusters are forgotten.
+/// Failures in a row, by resource. Deleted resources are forgotten.
 #[derive(Default)]
-struct FailureCounts {
-    in_a_row: Mutex<HashMap<ObjectRef<KubeBrainCluster>, u32>>,
+pub(crate) struct FailureCounts {
+    in_a_row: Mutex<HashMap<ObjectRef<DynamicObject>, u32>>,
 }
 
 impl FailureCounts {
     /// Number of failures so far.
-    fn of(&self, cluster: &ObjectRef<KubeBrainCluster>) -> u32 {
-        self.lock().get(cluster).copied().unwrap_or_default()
+    pub(crate) fn of<K: Resource<DynamicType = ()>>(&self, object: &ObjectRef<K>) -> u32 {
+        self.lock().get(&object.clone().erase()).copied().unwrap_or_default()
     }
 
-    fn count(&self, cluster: &ObjectRef<KubeBrainCluster>) -> u32 {
+    pub(crate) fn count<K: Resource<DynamicType = ()>>(&self, object: &ObjectRef<K>) -> u32 {
         let mut all = self.lock();
-        let count = all.entry(cluster.clone()).or_default();
+        let count = all.entry(object.clone().erase()).or_default();
         *count = count.saturating_add(1);
         *count
     }
 
-    fn forget(&self, cluster: &ObjectRef<KubeBrainCluster>) {
-        self.lock().remove(cluster);
+    pub(crate) fn forget<K: Resource<DynamicType = ()>>(&self, object: &ObjectRef<K>) {
+        self.lock().remove(&object.clone().erase());
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectRef<KubeBrainCluster>, u32>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectRef<DynamicObject>, u32>> {
         self.in_a_row.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns the pause after the n-th failure in a row, before jitter.
-fn pause(class: FailureClass, failures: u32) -> Duration {
+pub(crate) fn pause(class: FailureClass, failures: u32) -> Duration {
     let backoff = if class == FailureClass::Conflict {
         CONFLICT_BACKOFF
     } else {
@@ -147,10 +148,10 @@ async fn filled(stores: &Cache, stop: &CancellationToken) -> bool {
 }
 
 /// Logs problems of the controller itself. A failed pass is logged where it fails.
-fn note(problem: &controller::Error<PassError, watcher::Error>) {
+pub(crate) fn note(problem: &controller::Error<PassError, watcher::Error>) {
     match problem {
         controller::Error::ReconcilerFailed(..) => {}
-        controller::Error::ObjectNotFound(_) => debug!("skipped a cluster that was deleted before its pass"),
+        controller::Error::ObjectNotFound(_) => debug!("skipped a resource that was deleted before its pass"),
         problem => warn!(error = %problem, "a watch was interrupted"),
     }
 }
@@ -217,7 +218,7 @@ async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<GuardedReconciler>) 
 }
 
 /// Runs a pass with a timeout, and turns a panic into an error, so that other passes are not affected.
-async fn contain<T>(pass: impl Future<Output = Result<T, PassError>>) -> Result<T, PassError> {
+pub(crate) async fn contain<T>(pass: impl Future<Output = Result<T, PassError>>) -> Result<T, PassError> {
     match tokio::time::timeout(RECONCILE_TIMEOUT, AssertUnwindSafe(pass).catch_unwind()).await {
         Ok(Ok(ended)) => ended,
         Ok(Err(panic)) => Err(PassError::Panic(panic_message(&*panic))),

@@ -1,9 +1,8 @@
 //! Publishes Events through the API server.
 
-use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
-use kube::{Client, Resource};
+use kube::{Client, Resource, ResourceExt as _};
 use plan::event::ClusterEvent;
 use plan::names::MANAGER;
 use tracing::debug;
@@ -29,15 +28,18 @@ impl EventPublisher {
         }
     }
 
-    /// Publishes an event of a cluster as an event about its namespace, which is being deleted. The event is in the namespace `default`.
-    pub(crate) async fn publish_about_namespace(&self, namespace: &str, cluster: &str, event: &ClusterEvent) {
+    /// Publishes an event of a resource as an event about its namespace, which is being deleted. The event is in the namespace `default`.
+    pub(crate) async fn publish_about_namespace<K>(&self, namespace: &str, object: &K, event: &ClusterEvent)
+    where
+        K: Resource<DynamicType = ()>,
+    {
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Namespace".to_owned()),
             name: Some(namespace.to_owned()),
             ..ObjectReference::default()
         };
-        let note = format!("KubeBrainCluster {cluster}: {}", event.note);
+        let note = format!("{} {}: {}", K::kind(&()), object.name_any(), event.note);
         let event = events::Event {
             type_: EventType::Warning,
             reason: event.reason.to_owned(),
@@ -50,10 +52,13 @@ impl EventPublisher {
         }
     }
 
-    pub(crate) async fn publish(&self, cluster: &KubeBrainCluster, event: ClusterEvent) {
+    pub(crate) async fn publish<K>(&self, object: &K, event: ClusterEvent)
+    where
+        K: Resource<DynamicType = ()>,
+    {
         let mut secondary = event.about;
-        if let Some(object) = &mut secondary {
-            object.namespace.clone_from(&cluster.metadata.namespace);
+        if let Some(about) = &mut secondary {
+            about.namespace.clone_from(&object.meta().namespace);
         }
         let event = events::Event {
             type_: if event.warning {
@@ -66,7 +71,7 @@ impl EventPublisher {
             action: event.action,
             secondary,
         };
-        if let Err(error) = self.recorder.publish(&event, &cluster.object_ref(&())).await {
+        if let Err(error) = self.recorder.publish(&event, &object.object_ref(&())).await {
             debug!(%error, reason = event.reason, "could not publish an Event");
         }
     }

@@ -4,26 +4,22 @@
 //! Job runs the brain's own `wipe`; then the finalizer is removed. An annotation removes the resource without the wipe, so that a deletion
 //! never waits forever. A deletion that orphans the cluster's objects keeps the keys, too.
 
-use std::time::Duration;
-
 use crds::KubeBrainCluster;
 use crds::cluster::storage::Retention;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{ListParams, PostParams};
 use kube::core::ApiResource;
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use plan::event::ClusterEvent;
-use plan::member::BrainRefusal;
-use plan::names::{FINALIZER_MANAGER, RESTART_HASH, SKIP_WIPE, WIPE};
+use plan::names::{RESTART_HASH, SKIP_WIPE, WIPE};
 use plan::objects::Renderer;
 use plan::ownership::{self, Ownership};
 use plan::spec::is_external;
 use plan::spec::secrets::GivenSecrets;
 use plan::status;
-use serde_json::json;
 use tracing::warn;
 
 use crate::api_error::FailureClass;
@@ -31,8 +27,9 @@ use crate::cache::list_kept;
 use crate::cache::received::ObjectStub;
 use crate::context::Context;
 use crate::desired;
+use crate::finalizer_patch;
+use crate::jobs;
 use crate::metrics::ReconcileOutcome;
-use crate::observe::refused_pods;
 use crate::pass::{PassError, PassOutcome, SOON_REQUEUE, api};
 use crate::publish::publish;
 
@@ -42,8 +39,6 @@ const ORPHAN_FINALIZER: &str = "orphan";
 const ORPHANED_REASON: &str = "the cluster was deleted without its objects, so its members keep running";
 /// Maximum number of pods that are read in a pass.
 const MAX_PODS_READ: usize = 16;
-/// Pause before a failed Job is replaced.
-const JOB_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// Adds the finalizer to a cluster that must be wiped, and removes it from any other.
 ///
@@ -51,8 +46,8 @@ const JOB_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// The API server refused or did not answer.
 pub(crate) async fn ensure(clusters: &Api<ObjectStub>, cluster: &KubeBrainCluster) -> Result<(), PassError> {
     match (is_wanted(cluster), is_guarded(cluster)) {
-        (true, false) => add_finalizer(clusters, cluster).await,
-        (false, true) => remove_finalizer(clusters, cluster).await,
+        (true, false) => finalizer_patch::add(clusters, cluster, WIPE).await,
+        (false, true) => finalizer_patch::remove(clusters, cluster, WIPE).await,
         (true, true) | (false, false) => Ok(()),
     }
 }
@@ -64,40 +59,6 @@ fn is_wanted(cluster: &KubeBrainCluster) -> bool {
 
 fn is_guarded(cluster: &KubeBrainCluster) -> bool {
     cluster.finalizers().iter().any(|finalizer| finalizer == WIPE)
-}
-
-/// Adds the finalizer without changing those of others.
-async fn add_finalizer(clusters: &Api<ObjectStub>, cluster: &KubeBrainCluster) -> Result<(), PassError> {
-    let body = json!({
-        "apiVersion": KubeBrainCluster::api_version(&()),
-        "kind": KubeBrainCluster::kind(&()),
-        "metadata": {"name": cluster.name_any(), "uid": cluster.uid(), "finalizers": [WIPE]},
-    });
-    let params = PatchParams::apply(FINALIZER_MANAGER).force();
-    written(clusters.patch(&cluster.name_any(), &params, &Patch::Apply(body)).await)
-}
-
-/// Removes the finalizer, whatever manager set it: an apply would keep one that another manager owns. The list is replaced only if the
-/// cluster has not changed since it was read, so the finalizers of others stay.
-async fn remove_finalizer(clusters: &Api<ObjectStub>, cluster: &KubeBrainCluster) -> Result<(), PassError> {
-    let others: Vec<&String> = cluster.finalizers().iter().filter(|name| *name != WIPE).collect();
-    let body = json!({"metadata": {
-        "uid": cluster.uid(), "resourceVersion": cluster.resource_version(), "finalizers": others,
-    }});
-    let params = PatchParams {
-        field_manager: Some(FINALIZER_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
-    written(clusters.patch(&cluster.name_any(), &params, &Patch::Merge(body)).await)
-}
-
-/// A cluster that was deleted or changed in between is no error: the next pass sees it.
-fn written(answer: kube::Result<ObjectStub>) -> Result<(), PassError> {
-    match answer {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => Ok(()),
-        Err(error) => Err(api("writing the finalizer")(error)),
-    }
 }
 
 /// The progress of a cluster's deletion.
@@ -129,7 +90,7 @@ pub(crate) async fn finish(
     let (message, trouble) = match progress {
         DeletionProgress::Done(event) => {
             context.events.publish(cluster, *event).await;
-            remove_finalizer(clusters, cluster).await?;
+            finalizer_patch::remove(clusters, cluster, WIPE).await?;
             // The finalizer may still exist, if another client changed the cluster in between.
             return Ok(Some(PassOutcome {
                 outcome: ReconcileOutcome::Done,
@@ -213,20 +174,23 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Deleti
         );
         return Ok(DeletionProgress::Trouble(message));
     };
-    let jobs: Api<Job> = Api::namespaced(context.client.clone(), &namespace);
+    let batch: Api<Job> = Api::namespaced(context.client.clone(), &namespace);
     let wanted = Renderer::new(cluster, &desired).wipe_job(tikv)?;
-    let Some(job) = jobs
+    let Some(job) = batch
         .get_opt(&desired.names.wipe())
         .await
         .map_err(api("reading the Job of the wipe"))?
     else {
-        let made = jobs.create(&PostParams::default(), &wanted).await;
+        let made = batch.create(&PostParams::default(), &wanted).await;
         let refused = made.as_ref().err().map(FailureClass::of);
         if refused == Some(FailureClass::NamespaceTerminating) {
             let event = kept(cluster, "the namespace is being deleted, so no Job can wipe them");
             warn!(namespace, cluster = name, "{}", event.note);
             // No Event can be created in the namespace any more, only one about it.
-            context.events.publish_about_namespace(&namespace, &name, &event).await;
+            context
+                .events
+                .publish_about_namespace(&namespace, cluster, &event)
+                .await;
             return Ok(DeletionProgress::Done(Box::new(event)));
         }
         made.map_err(api("creating the Job of the wipe"))?;
@@ -243,12 +207,7 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Deleti
         );
         return Ok(DeletionProgress::Trouble(message));
     }
-    let ended = |type_: &str| {
-        let conditions = job.status.as_ref()?.conditions.as_ref()?;
-        let mut conditions = conditions.iter();
-        conditions.find(|condition| condition.type_ == type_ && condition.status == "True")
-    };
-    if ended("Complete").is_some() {
+    if jobs::condition(&job, "Complete").is_some() {
         let note = format!("the keys below {:?} were deleted from TiKV", tikv.key_prefix);
         return Ok(DeletionProgress::Done(Box::new(ClusterEvent::normal(
             "StorageWiped",
@@ -257,21 +216,23 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Deleti
         ))));
     }
     if is_outdated(&job, &wanted) {
-        delete(&jobs, &job).await.map_err(api("deleting the Job of the wipe"))?;
+        jobs::delete(&batch, &job)
+            .await
+            .map_err(api("deleting the Job of the wipe"))?;
         let message = format!("recreating Job {}: the spec changed", job.name_any());
         return Ok(DeletionProgress::Waiting(message));
     }
-    let why = failure(context, &namespace, &job).await?;
-    let Some(failed) = ended("Failed") else {
+    let why = jobs::failure(&context.client, &namespace, &job).await?;
+    let Some(failed) = jobs::condition(&job, "Failed") else {
         return Ok(match why {
             Some(why) => DeletionProgress::Trouble(why),
             None => DeletionProgress::Waiting(format!("Job {} is running", job.name_any())),
         });
     };
-    let since = failed.last_transition_time.as_ref().map(|time| time.0);
-    let is_due = since.is_none_or(|since| Timestamp::now().duration_since(since).unsigned_abs() >= JOB_RETRY_DELAY);
-    if is_due {
-        delete(&jobs, &job).await.map_err(api("deleting the Job of the wipe"))?;
+    if jobs::is_retry_due(failed) {
+        jobs::delete(&batch, &job)
+            .await
+            .map_err(api("deleting the Job of the wipe"))?;
     }
     let message = failed.message.clone().unwrap_or_default();
     Ok(DeletionProgress::Trouble(why.unwrap_or(message)))
@@ -312,29 +273,12 @@ async fn delete_set(client: &Client, cluster: &KubeBrainCluster) -> Result<State
     };
     match ownership::of(&set.metadata, &cluster.name_any(), &uid) {
         Ownership::Orphaned => return Ok(StatefulSetLeft::Orphaned),
-        Ownership::Ours => delete(&sets, &set).await.map_err(api("deleting the StatefulSet"))?,
+        Ownership::Ours => jobs::delete(&sets, &set)
+            .await
+            .map_err(api("deleting the StatefulSet"))?,
         Ownership::Former | Ownership::Foreign => {}
     }
     Ok(StatefulSetLeft::None)
-}
-
-/// Deletes exactly this object, with its dependents.
-async fn delete<K>(objects: &Api<K>, object: &K) -> kube::Result<()>
-where
-    K: Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
-    let params = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: object.meta().uid.clone(),
-            resource_version: None,
-        }),
-        ..DeleteParams::background()
-    };
-    match objects.delete(&object.name_any(), &params).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => Ok(()),
-        Err(error) => Err(error),
-    }
 }
 
 /// Returns the names of the pods in which brains may still run.
@@ -361,34 +305,4 @@ async fn pods(context: &Context, cluster: &KubeBrainCluster) -> Result<Vec<Strin
     let found = list_kept(&pods, params, MAX_PODS_READ, may_be_ours).await;
     let found = found.map_err(api("reading the pods"))?;
     Ok(found.iter().map(ResourceExt::name_any).collect())
-}
-
-/// Returns the failure that the Job's newest pod reports, or the reason why it does not start, or why there is no pod.
-async fn failure(context: &Context, namespace: &str, job: &Job) -> Result<Option<String>, PassError> {
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
-    let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={}", job.name_any()));
-    // Any client may create pods with this label.
-    let is_of_job = |pod: &Pod| {
-        let mut owners = pod.owner_references().iter();
-        owners.any(|owner| owner.controller == Some(true) && Some(&owner.uid) == job.metadata.uid.as_ref())
-    };
-    let found = list_kept(&pods, params, MAX_PODS_READ, is_of_job).await;
-    let mut found = found.map_err(api("reading the pods of the wipe"))?;
-    found.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
-    if let Some(refusal) = found.iter().rev().find_map(BrainRefusal::of_end) {
-        return Ok(Some(refusal.message));
-    }
-    let now = Timestamp::now();
-    if let Some(stuck) = found.last().and_then(|pod| status::pod_stuck(pod, now.as_second())) {
-        return Ok(Some(format!("{}: {}", stuck.reason, stuck.message)));
-    }
-    let Some(uid) = job.uid().filter(|_| found.is_empty()) else {
-        return Ok(None);
-    };
-    let since = job
-        .metadata
-        .creation_timestamp
-        .as_ref()
-        .map_or(0, |time| time.0.as_second());
-    Ok(refused_pods::newest(&context.client, namespace, &uid, since).await)
 }

@@ -1,10 +1,10 @@
-//! `kubebrain-operator`: turns KubeBrainClusters into running brains. Only `reference`, which lists flags and metrics, may depend on it.
+//! `kubebrain-operator`: turns KubeBrainClusters into running brains, and makes their KubeBrainBackups. Only `reference`, which lists flags and metrics, may depend on it.
 //!
 //! One pass over a cluster is `reconcile`: `observe` the current state, plan the steps (the crate `plan`, pure), `apply` them, publish the
 //! status. The current state comes from `cache`, which watches fill, so a pass over a settled cluster sends requests only to brains
 //! (`probe`). `expectations` records where the cache lags the operator's own writes. Every request passes `transport`, which sends no
 //! write while another replica leads. Two replicas are safe: one holds a Lease and works, and its loss ends the process in the middle of
-//! its work.
+//! its work. `backup` has passes of its own.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use tracing::info;
 mod api_error;
 mod apply;
 mod apply_history;
+mod backup;
 mod cache;
 mod context;
 mod controller;
@@ -29,10 +30,12 @@ mod desired;
 mod events;
 mod expectations;
 mod finalizer;
+mod finalizer_patch;
 mod flags;
 mod fleet;
 mod http;
 mod installation;
+mod jobs;
 mod leader_watch;
 mod leadership;
 mod metrics;
@@ -247,8 +250,10 @@ impl NamespaceWorker {
             fleet: self.fleet.of(namespace.as_deref()),
             installation: self.installation,
         };
+        let backups = backup::run(context.clone(), namespace, stop.clone());
         let scope = controller::ReconcileScope { context, queue, feeds };
-        controller::run(scope, stop).await
+        tokio::try_join!(controller::run(scope, stop), backups)?;
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Resource, ResourceExt as _};
 use plan::names::STATUS_MANAGER;
 use plan::{event, status};
+use serde::Serialize;
 use serde_json::json;
 use tracing::info;
 
@@ -23,25 +24,41 @@ pub(crate) async fn publish(
     if status::is_published(cluster.status.as_ref(), status) {
         return Ok(());
     }
-    let body = json!({
-        "apiVersion": KubeBrainCluster::api_version(&()),
-        "kind": KubeBrainCluster::kind(&()),
-        "metadata": {"name": cluster.name_any(), "uid": cluster.uid()},
-        "status": status,
-    });
-    let params = PatchParams::apply(STATUS_MANAGER).force();
-    match clusters
-        .patch_status(&cluster.name_any(), &params, &Patch::Apply(body))
-        .await
-    {
-        Ok(_) => {}
-        // The cluster has been deleted, and may have been recreated: this status has no recipient any more.
-        Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => return Ok(()),
-        Err(error) => return Err(api("writing the status")(error)),
+    if !write_status(clusters, cluster, status).await? {
+        return Ok(());
     }
     for event in event::of_flips(cluster, status) {
         info!(reason = event.reason, "{}", event.note);
         context.events.publish(cluster, event).await;
     }
     Ok(())
+}
+
+/// Writes a status. Returns `false` if the object has been deleted, and may have been recreated: the status has no recipient any more.
+///
+/// # Errors
+/// The API server refused or did not answer.
+pub(crate) async fn write_status<K>(
+    objects: &Api<ObjectStub>,
+    object: &K,
+    status: &impl Serialize,
+) -> Result<bool, PassError>
+where
+    K: Resource<DynamicType = ()>,
+{
+    let body = json!({
+        "apiVersion": K::api_version(&()),
+        "kind": K::kind(&()),
+        "metadata": {"name": object.name_any(), "uid": object.uid()},
+        "status": status,
+    });
+    let params = PatchParams::apply(STATUS_MANAGER).force();
+    match objects
+        .patch_status(&object.name_any(), &params, &Patch::Apply(body))
+        .await
+    {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => Ok(false),
+        Err(error) => Err(api("writing the status")(error)),
+    }
 }

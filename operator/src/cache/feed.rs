@@ -494,7 +494,7 @@ where
 }
 
 /// Lists in pages, then watches.
-fn watch_pages<const WHOLE: bool>(
+pub(super) fn watch_pages<const WHOLE: bool>(
     api: Api<ReceivedObject<WHOLE>>,
     labels: Option<&str>,
 ) -> impl Stream<Item = watcher::Result<Event<ReceivedObject<WHOLE>>>> + Send + use<WHOLE> {

@@ -19,7 +19,7 @@ use super::feed::WatchFeed;
 /// Interval of checks for a kind that no cluster uses.
 const UNUSED_KIND_INTERVAL: Duration = Duration::from_secs(180);
 /// Interval of checks after a failed check, or while a cluster waits for the kind.
-const KIND_RETRY_INTERVAL: Duration = Duration::from_secs(10);
+pub(super) const KIND_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A kind that may not exist.
 pub(super) struct OptionalKind {
@@ -90,7 +90,7 @@ async fn until_due(feed: &WatchFeed, asked: fn(&KubeBrainCluster) -> bool) {
 }
 
 /// Polls `watch` until the kind is removed.
-async fn while_existing(client: &Client, resource: &ApiResource, watch: impl Future<Output = ()>) {
+pub(super) async fn while_existing(client: &Client, resource: &ApiResource, watch: impl Future<Output = ()>) {
     let gone = async {
         loop {
             tokio::time::sleep(UNUSED_KIND_INTERVAL).await;
@@ -105,7 +105,7 @@ async fn while_existing(client: &Client, resource: &ApiResource, watch: impl Fut
     }
 }
 
-async fn exists(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
+pub(super) async fn exists(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
     match client.list_api_group_resources(&resource.api_version).await {
         Ok(list) => Ok(list.resources.iter().any(|found| found.kind == resource.kind)),
         // Compare the code: an API server that does not know the group answers without a reason.
