@@ -1,4 +1,4 @@
-//! The CustomResourceDefinition, from the types in `crds`.
+//! The CustomResourceDefinitions, from the types in `crds`.
 
 use anyhow::{Context as _, ensure};
 use kube::CustomResourceExt as _;
@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 use crate::Files;
 use crate::source::DERIVED_HEADER;
 
-/// The definition for kubectl and kustomize.
+/// The definitions for kubectl and kustomize.
 pub(crate) const PLAIN_DEFINITION: &str = "yaml/crd/crd.yaml";
-/// The definition in the chart.
+/// The definitions in the chart.
 const CHART_DEFINITION: &str = "helm/kubebrain-operator/templates/crd.yaml";
 
-/// Returns the definition for kustomize and for the chart.
+/// Returns the definitions for kustomize and for the chart.
 ///
 /// # Errors
-/// The definition fails to serialise, or looks like a template of Helm.
+/// A definition fails to serialise, or looks like a template of Helm.
 pub(crate) fn files() -> anyhow::Result<Files> {
     Ok(Files::from([
         (PLAIN_DEFINITION.to_owned(), format!("{DERIVED_HEADER}{}", plain()?)),
@@ -23,30 +23,38 @@ pub(crate) fn files() -> anyhow::Result<Files> {
     ]))
 }
 
-/// Returns the definition as YAML.
+/// Returns the definitions as YAML.
 ///
 /// # Errors
-/// It fails to serialise.
+/// One fails to serialise.
 pub(crate) fn plain() -> anyhow::Result<String> {
-    yaml(&definition()?)
+    yaml(&definitions()?)
 }
 
-/// A release upgrades the definition, but an uninstall keeps it, because its deletion would delete all clusters.
+/// A release upgrades the definitions, but an uninstall keeps them, because their deletion would delete all clusters and backups.
 fn chart() -> anyhow::Result<String> {
-    let mut definition = definition()?;
-    definition["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
-    let text = yaml(&definition)?;
-    ensure!(!text.contains("{{"), "the definition must not look like a template");
+    let mut definitions = definitions()?;
+    for definition in &mut definitions {
+        definition["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
+    }
+    let text = yaml(&definitions)?;
+    ensure!(!text.contains("{{"), "the definitions must not look like a template");
     Ok(format!(
         "{{{{- if $.Values.crds.install }}}}\n---\n{text}{{{{- end }}}}\n"
     ))
 }
 
-/// Returns the definition with its fields in alphabetical order.
-fn definition() -> anyhow::Result<Value> {
-    serde_json::to_value(crds::KubeBrainCluster::crd()).context("serialise the definition")
+/// Returns the definitions with their fields in alphabetical order.
+fn definitions() -> anyhow::Result<[Value; 2]> {
+    let value = |definition| serde_json::to_value(definition).context("serialise a definition");
+    Ok([
+        value(crds::KubeBrainCluster::crd())?,
+        value(crds::KubeBrainBackup::crd())?,
+    ])
 }
 
-fn yaml(definition: &Value) -> anyhow::Result<String> {
-    serde_yaml::to_string(definition).context("serialise the definition")
+fn yaml(definitions: &[Value]) -> anyhow::Result<String> {
+    let texts = definitions.iter().map(serde_yaml::to_string);
+    let texts = texts.collect::<Result<Vec<_>, _>>().context("serialise a definition")?;
+    Ok(texts.join("---\n"))
 }

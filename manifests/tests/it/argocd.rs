@@ -11,6 +11,8 @@ use crate::files::{below, objects, objects_below, only, path, text};
 
 /// Directory of the scripts for a KubeBrainCluster, in Argo CD's own layout.
 const CLUSTER: &str = "argocd/resource_customizations/kubebrain.io/KubeBrainCluster";
+/// The same for a KubeBrainBackup, which has no actions.
+const BACKUP: &str = "argocd/resource_customizations/kubebrain.io/KubeBrainBackup";
 const APPLICATION: &str = "argocd/resource_customizations/argoproj.io/Application";
 
 const ACTIONS: [&str; 4] = ["pause", "restart", "resume", "transfer-leader"];
@@ -110,6 +112,30 @@ fn health_follows_the_conditions() {
         statuses.into_iter().collect::<Vec<_>>(),
         ["Degraded", "Healthy", "Progressing", "Suspended"]
     );
+}
+
+#[test]
+fn health_of_a_backup_follows_its_conditions() {
+    let file = only_document(&format!("{BACKUP}/health_test.yaml"));
+    let (mut statuses, mut used) = (BTreeSet::new(), BTreeSet::new());
+    for test in file["tests"].as_array().unwrap() {
+        let input = format!("{BACKUP}/{}", test["inputPath"].as_str().unwrap());
+        let object = only_document(&input);
+        let script = text(&format!("{BACKUP}/health.lua"));
+        let judged = from_lua(&run::<LuaValue>(&sandbox(), &script, &object));
+        assert_eq!(judged, test["healthStatus"], "{input}");
+        statuses.insert(judged["status"].as_str().unwrap().to_owned());
+        let backup: crds::KubeBrainBackup = serde_json::from_value(object).unwrap();
+        backup
+            .validate_cel()
+            .unwrap_or_else(|error| panic!("{input}: {error:?}"));
+        used.insert(input);
+    }
+    assert_eq!(
+        statuses.into_iter().collect::<Vec<_>>(),
+        ["Degraded", "Healthy", "Progressing"]
+    );
+    assert_eq!(used, below(&format!("{BACKUP}/testdata")).into_iter().collect());
 }
 
 #[test]
@@ -261,6 +287,10 @@ fn the_patch_has_the_same_scripts() {
     assert_eq!(
         data["resource.customizations.health.kubebrain.io_KubeBrainCluster"],
         script("health")
+    );
+    assert_eq!(
+        data["resource.customizations.health.kubebrain.io_KubeBrainBackup"],
+        text(&format!("{BACKUP}/health.lua"))
     );
     assert_eq!(
         data["resource.customizations.health.argoproj.io_Application"],

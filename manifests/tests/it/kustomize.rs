@@ -54,7 +54,8 @@ fn kubernetes_knows_every_field() {
             "StatefulSet" => check::<apps::StatefulSet>(&name, &object),
             "ValidatingAdmissionPolicy" => check::<admission::ValidatingAdmissionPolicy>(&name, &object),
             "ValidatingAdmissionPolicyBinding" => check::<admission::ValidatingAdmissionPolicyBinding>(&name, &object),
-            "KubeBrainCluster" => {}
+            "Secret" => check::<core::Secret>(&name, &object),
+            "KubeBrainBackup" | "KubeBrainCluster" => {}
             kind => assert!(FOREIGN.contains(&kind), "{name}: unexpected {kind}"),
         }
     }

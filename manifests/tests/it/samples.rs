@@ -14,7 +14,7 @@ const ARGOCD: &str = "argocd/tenant/apiserver/apiserver.yaml";
 #[test]
 fn every_sample_has_a_cluster_that_obeys_the_rules() {
     let samples = below("yaml/samples");
-    assert_eq!(samples.len(), 8);
+    assert_eq!(samples.len(), 10);
     for name in samples {
         let mut clusters = 0;
         for object in objects(&name) {
@@ -24,10 +24,49 @@ fn every_sample_has_a_cluster_that_obeys_the_rules() {
             clusters += 1;
             obeys(&object, &name);
         }
-        assert_eq!(clusters, i32::from(!name.ends_with("/network-policy.yaml")), "{name}");
+        let has_none = ["/network-policy.yaml", "/backup.yaml", "/backup-to-volume.yaml"];
+        let has_none = has_none.iter().any(|file| name.ends_with(file));
+        assert_eq!(clusters, i32::from(!has_none), "{name}");
     }
     let cluster = "argocd/tenant/cluster/cluster.yaml";
     obeys(&only(cluster, "KubeBrainCluster"), cluster);
+}
+
+#[test]
+fn samples_of_backups_obey_the_rules_and_name_what_is_there() {
+    for name in ["yaml/samples/backup.yaml", "yaml/samples/backup-to-volume.yaml"] {
+        let object = only(name, "KubeBrainBackup");
+        let backup: crds::KubeBrainBackup = serde_json::from_value(object.clone()).unwrap();
+        backup
+            .validate_cel()
+            .unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        assert_contains(&serde_json::to_value(&backup).unwrap(), &object, name);
+        let cluster = only("yaml/samples/embedded.yaml", "KubeBrainCluster");
+        assert_eq!(object["spec"]["clusterName"], cluster["metadata"]["name"], "{name}");
+        assert_eq!(
+            object["metadata"]["namespace"], cluster["metadata"]["namespace"],
+            "{name}"
+        );
+        let beside: Vec<Value> = objects(name)
+            .iter()
+            .map(|object| object["metadata"]["name"].clone())
+            .collect();
+        let to = &backup.spec.destination;
+        let secrets = to
+            .s3
+            .iter()
+            .flat_map(|s3| &s3.credentials_secret_ref)
+            .map(|secret| &secret.name);
+        let keys = backup
+            .spec
+            .encryption
+            .iter()
+            .map(|encryption| &encryption.key_secret_ref.name);
+        let claims = to.persistent_volume_claim.iter().map(|claim| &claim.claim_name);
+        for named in secrets.chain(keys).chain(claims) {
+            assert!(beside.contains(&json!(named)), "{name}: {named}");
+        }
+    }
 }
 
 #[track_caller]
