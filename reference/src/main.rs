@@ -40,6 +40,7 @@ fn main() -> anyhow::Result<()> {
 /// Returns every derived page. Fails if a source is malformed, or if a template does not have every part, or others.
 fn pages() -> anyhow::Result<Pages> {
     Ok(Pages::from([
+        ("backup-resource.md", resource::backup_page()?),
         ("flags.md", flags::page()?),
         ("metrics.md", metrics::page()?),
         ("resource.md", resource::page()?),

@@ -1,7 +1,9 @@
-//! The page of the resource: fields of its definition, reasons of its conditions.
+//! The pages of the resources: fields of their definitions, reasons of their conditions.
 
 use anyhow::Context as _;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
+use plan::status::documented_reasons::Reason;
 use serde_json::Value;
 
 use crate::markdown::{code, codes, prose, table};
@@ -19,8 +21,24 @@ const OF_KUBERNETES: [&str; 5] = [
 /// Fields of references to objects, which have no rows of their own.
 const OF_REFERENCES: [&str; 4] = ["group", "key", "kind", "name"];
 
+/// Returns the page of `KubeBrainCluster`.
 pub(crate) fn page() -> anyhow::Result<String> {
-    let definition = serde_json::to_value(crds::KubeBrainCluster::crd()).context("serialise the definition")?;
+    let reasons = plan::status::documented_reasons::REASONS;
+    of(
+        crds::KubeBrainCluster::crd(),
+        reasons,
+        include_str!("../templates/resource.md"),
+    )
+}
+
+/// Returns the page of `KubeBrainBackup`.
+pub(crate) fn backup_page() -> anyhow::Result<String> {
+    let template = include_str!("../templates/backup-resource.md");
+    of(crds::KubeBrainBackup::crd(), plan::backup::REASONS, template)
+}
+
+fn of(definition: CustomResourceDefinition, reasons: &[Reason], template: &'static str) -> anyhow::Result<String> {
+    let definition = serde_json::to_value(definition).context("serialise the definition")?;
     let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
     let (mut spec, mut status) = (Vec::new(), Vec::new());
     walk(&schema["spec"], "", &mut spec);
@@ -29,8 +47,7 @@ pub(crate) fn page() -> anyhow::Result<String> {
     let status = status
         .iter()
         .map(|field| [code(&field.path), prose(&field.meaning().0)]);
-    let reasons = plan::status::documented_reasons::REASONS.iter();
-    let reasons = reasons.map(|reason| {
+    let reasons = reasons.iter().map(|reason| {
         [
             code(reason.name),
             reason.conditions.to_owned(),
@@ -38,7 +55,7 @@ pub(crate) fn page() -> anyhow::Result<String> {
         ]
     });
     fill(
-        include_str!("../templates/resource.md"),
+        template,
         [
             ("reasons", table(["reason", "conditions", "meaning"], reasons)),
             ("spec", table(["field", "type", "default", "meaning"], spec)),
