@@ -35,7 +35,7 @@ fn workspace(path: &str) -> anyhow::Result<PathBuf> {
     Ok(workspace.join(path))
 }
 
-/// Installs the definition of `KubeBrainCluster` and the operator.
+/// Installs the definitions of the resources and the operator.
 ///
 /// # Errors
 ///
@@ -46,6 +46,7 @@ pub fn install_operator(cluster: &Cluster, progress: &Progress) -> anyhow::Resul
     progress.during("operator installed: kubectl apply -k manifests/yaml", || {
         kubectl.run(["apply".as_ref(), "--kustomize".as_ref(), manifests.as_os_str()])?;
         established(kubectl, "crd/kubebrainclusters.kubebrain.io")?;
+        established(kubectl, "crd/kubebrainbackups.kubebrain.io")?;
         let rollout = [
             "--namespace",
             "kubebrain-system",

@@ -1,5 +1,6 @@
 //! The operator on a real cluster: what it makes of `KubeBrainCluster`s, under load and on bad days.
 
+mod backups;
 mod bad_days;
 mod bad_storage;
 mod brains;

@@ -1,4 +1,4 @@
-//! `KubeBrainCluster`s that cannot work: refused by the API server or stalled with a reason, never a crash loop.
+//! Resources that cannot work: refused by the API server or stalled with a reason, never a crash loop.
 
 use e2e_cluster::kubectl::Kubectl;
 use serde_json::{Value, json};
@@ -62,21 +62,43 @@ fn with(mut object: Value, changes: &Value) -> Value {
     object
 }
 
-/// The API server refuses every manifest that the tests of the definition know to be bad, and says why.
+/// The API server refuses every manifest that the tests of the definitions know to be bad, and says why.
 #[test]
 fn bad_manifests_are_refused() {
     let it = shared_blocking();
     let kubectl = it.cluster.kubectl();
     it.operator();
     kubectl.run(["create", "namespace", MANIFESTS]).unwrap();
-    let file: Value = serde_json::from_str(include_str!("../../../../crds/bad-manifests.json")).unwrap();
-    let manifests = file["manifests"].as_array().unwrap();
-    assert!(manifests.len() >= 60, "{}", manifests.len());
-    for (index, bad) in manifests.iter().enumerate() {
+    let files = [
+        (
+            "KubeBrainCluster",
+            include_str!("../../../../crds/bad-manifests.json"),
+            60,
+        ),
+        ("KubeBrainBackup", include_str!("../../../../crds/bad-backups.json"), 40),
+    ];
+    for (kind, file, least) in files {
+        let file: Value = serde_json::from_str(file).unwrap();
+        assert!(file["manifests"].as_array().unwrap().len() >= least, "{kind}");
+        refuses(kubectl, kind, &file);
+    }
+    let delete = [
+        "--namespace",
+        MANIFESTS,
+        "delete",
+        "kubebrainclusters,kubebrainbackups",
+        "--all",
+    ];
+    kubectl.run(delete).unwrap();
+}
+
+/// Applies the manifests of a file. Each is refused with its message.
+fn refuses(kubectl: &Kubectl, kind: &str, file: &Value) {
+    for (index, bad) in file["manifests"].as_array().unwrap().iter().enumerate() {
         let base = bad["base"].as_str().unwrap();
         let object = json!({
             "apiVersion": "kubebrain.io/v1alpha1",
-            "kind": "KubeBrainCluster",
+            "kind": kind,
             "metadata": {"name": format!("{base}-{index}"), "namespace": MANIFESTS},
             "spec": file["bases"][base],
         });
@@ -91,8 +113,6 @@ fn bad_manifests_are_refused() {
         let message = bad["message"].as_str().unwrap();
         assert!(error.contains(message), "{bad}: {error}");
     }
-    let delete = ["--namespace", MANIFESTS, "delete", "kubebrainclusters", "--all"];
-    kubectl.run(delete).unwrap();
 }
 
 #[test]

@@ -1,0 +1,151 @@
+//! `KubeBrainBackup`: a live cluster is backed up to a volume, restored from it, and the backup goes with its resource.
+
+use std::fs;
+use std::path::Path;
+
+use crds::KubeBrainBackup;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::{DeleteParams, ListParams};
+use programs::server::Program;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::brains::embedded;
+use super::kit::{self, Kit, STATE_TIMEOUT};
+use super::load::Load;
+use super::pods::Watched;
+
+/// A key that encrypts: 32 bytes in hexadecimal.
+const KEY: &str = "1111111111111111111111111111111111111111111111111111111111111111";
+
+fn backup(name: &str, more: &Value) -> Value {
+    let mut spec = json!({
+        "clusterName": "a",
+        "destination": {"persistentVolumeClaim": {"claimName": "backups", "path": "of/a"}},
+    });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!({"apiVersion": "kubebrain.io/v1alpha1", "kind": "KubeBrainBackup", "metadata": {"name": name}, "spec": spec})
+}
+
+fn condition<'a>(backup: &'a KubeBrainBackup, type_: &str) -> Option<&'a Condition> {
+    let conditions = backup.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+fn is(backup: &KubeBrainBackup, type_: &str, reason: &str) -> bool {
+    condition(backup, type_).is_some_and(|condition| condition.status == "True" && condition.reason == reason)
+}
+
+/// Runs `kubebrain backup` on a directory, and returns what it prints.
+fn program(directory: &Path, args: &[&str]) -> String {
+    let destination = format!("--destination=file://{}", directory.display());
+    let output = std::process::Command::new(Program::kubebrain().unwrap().path)
+        .arg("backup")
+        .args(args)
+        .arg(destination)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Returns the directory on this machine of the volume that a claim is bound to.
+async fn volume(kit: &Kit, claim: &str) -> std::path::PathBuf {
+    let claim = kit.api::<PersistentVolumeClaim>().get(claim).await.unwrap();
+    let name = claim.spec.unwrap().volume_name.unwrap();
+    kit.harness().cluster.home().path(format!("volumes/{name}"))
+}
+
+#[test]
+fn backup_is_made_of_a_live_cluster_restored_and_deleted_with_its_resource() {
+    kit::run("backups", async |kit| {
+        let claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "backups"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        });
+        kit.try_apply(&claim).await.unwrap();
+        // it waits for the key, and for the cluster
+        let spec = json!({"encryption": {"keySecretRef": {"name": "key"}}, "verify": true, "deletionPolicy": "Delete"});
+        kit.try_apply(&backup("first", &spec)).await.unwrap();
+        kit.until::<KubeBrainBackup>("first", "waiting", STATE_TIMEOUT, |it| {
+            is(it, "Reconciling", "WaitingForCluster")
+        })
+        .await;
+        let brains = kit.brains("a", embedded()).await;
+        brains.until_ready().await;
+        let watched = Watched::start(&brains).await;
+        let load = Load::start(&brains, 1, &watched, None).await;
+        load.acknowledge(50).await;
+        let key =
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}, "stringData": {"key": KEY}});
+        kit.try_apply(&key).await.unwrap();
+        let made = kit
+            .until::<KubeBrainBackup>("first", "complete", STATE_TIMEOUT, |it| is(it, "Complete", "Completed"))
+            .await;
+        let outcome = load.end().await;
+        assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
+
+        let status = made.status.unwrap();
+        let name = status.backup_name.unwrap();
+        assert_eq!(status.location.as_deref(), Some("pvc://backups/of/a"));
+        assert_eq!(status.verified, Some(true));
+        assert!(
+            status.revision > Some(50) && status.stored_bytes > Some(0),
+            "{:?}",
+            status.revision
+        );
+        assert!(status.encryption_key_id.is_some() && status.sha256.is_some());
+
+        let directory = volume(&kit, "backups").await.join("of/a");
+        let temporary = TempDir::new().unwrap();
+        let file = temporary.path().join("key");
+        fs::write(&file, KEY).unwrap();
+        let key = format!("--encryption-key-file={}", file.display());
+        let said = program(&directory, &["verify", &name, &key]);
+        assert!(
+            said.starts_with(&format!("verified {name}: revision {}, ", status.revision.unwrap())),
+            "{said}"
+        );
+        let store = format!("--data-dir={}", temporary.path().join("store").display());
+        let said = program(&directory, &["restore", &name, &key, &store]);
+        assert!(
+            said.starts_with(&format!("restored revision {}, ", status.revision.unwrap())),
+            "{said}"
+        );
+
+        // a second one, whose pod is killed, is one backup in the end
+        kit.try_apply(&backup("second", &json!({}))).await.unwrap();
+        kit.until::<Job>("second-backup", "there", STATE_TIMEOUT, |_| true)
+            .await;
+        let pods = ListParams::default().labels("kubebrain.io/backup=second");
+        let kill = DeleteParams::default().grace_period(0);
+        kit.api::<Pod>().delete_collection(&kill, &pods).await.unwrap();
+        kit.until::<KubeBrainBackup>("second", "complete", STATE_TIMEOUT, |it| {
+            is(it, "Complete", "Completed")
+        })
+        .await;
+        let listed: Value = serde_json::from_str(&program(&directory, &["list", "--output=json"])).unwrap();
+        assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
+
+        let backups = kit.api::<KubeBrainBackup>();
+        for name in ["first", "second"] {
+            backups.delete(name, &DeleteParams::default()).await.unwrap();
+            kit.until_gone::<KubeBrainBackup>(name).await;
+        }
+        let listed: Value = serde_json::from_str(&program(&directory, &["list", "--output=json"])).unwrap();
+        let left: Vec<&str> = listed
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert_ne!(left[0], name, "the first one was to be deleted, the second one kept");
+    });
+}
