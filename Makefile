@@ -80,7 +80,7 @@ OTHERS := --locked --workspace --lib --bins --test it --test slot_model
 BUILT_TESTS := $(CARGO_TARGET_DIR)/tests.json
 run-others:
 	cargo test --no-run --message-format=json-render-diagnostics $(OTHERS) > $(BUILT_TESTS)
-	$(TESTED)/kubebrain-run-tests -- --test-threads 8 $(TEST_ARGS) < $(BUILT_TESTS)
+	$(TESTED)/kubebrain-run-tests -- --test-threads 4 $(TEST_ARGS) < $(BUILT_TESTS)
 
 # The number of end-to-end tests at a time. They start whole clusters, which slow each other down.
 THREADS ?= 4

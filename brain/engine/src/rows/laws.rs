@@ -134,8 +134,9 @@ async fn row_order_is_byte_order<R: Rows + Clone>(rows: R) {
     keys.dedup();
     let found: Vec<Bytes> = content(&rows).await.into_iter().map(|(key, _)| key).collect();
     assert_eq!(found, keys);
-    let snapshot = rows.snapshot().await.unwrap();
     for (at, from) in keys.iter().enumerate() {
+        // One for all ranges may be too old before the last one, on a store that limits its age.
+        let snapshot = rows.snapshot().await.unwrap();
         let value = snapshot.get(from).await.unwrap();
         assert_eq!(value.as_deref(), Some(from.as_slice()));
         for (end, to) in keys.iter().enumerate().skip(at) {
