@@ -42,6 +42,7 @@ mod index;
 mod open;
 mod page;
 mod read;
+mod record;
 mod recover_tail;
 mod scan;
 mod segment;
@@ -200,7 +201,7 @@ impl Log for FileLog {
         let (reply, answer) = oneshot::channel();
         let queue = self.inner.queue.as_ref().ok_or_else(gone)?;
         queue
-            .send(WriterCommand::Append(AppendRequest { slot, record, reply }))
+            .send(WriterCommand::Append(AppendRequest::new(slot, record, reply)))
             .await
             .map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
@@ -209,7 +210,7 @@ impl Log for FileLog {
     async fn read(&self, from: Slot, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError> {
         self.blocking(move |shared| {
             let places = shared.index().collect(from.0, max_bytes);
-            read::records(&places)
+            read::records(&places, max_bytes)
         })
         .await
     }

@@ -8,6 +8,7 @@ use crate::keys::KeyError;
 use engine::log::{LogId, LogOrigin, Slot};
 use engine::rows::RowsError;
 use etcd_types::types::{LeaseId, Revision};
+use runtime::compression;
 
 impl From<KeyError> for RowsError {
     fn from(error: KeyError) -> Self {
@@ -35,6 +36,7 @@ const META_BYTES: usize = 32;
 pub const INDEX_ROW_BYTES: usize = META_BYTES + 4;
 const TOMBSTONE_TAG: u8 = 0;
 const OBJECT_TAG: u8 = 1;
+const COMPRESSED_OBJECT_TAG: u8 = 2;
 
 /// Bytes of an object row's value beside the value that it holds.
 pub const OBJECT_HEADER_BYTES: usize = 1 + META_BYTES;
@@ -63,22 +65,65 @@ pub fn encode_object(version: Option<(&KeyMeta, &[u8])>) -> Bytes {
     let Some((meta, value)) = version else {
         return Bytes::from_static(&[TOMBSTONE_TAG]);
     };
-    let mut bytes = BytesMut::with_capacity(1 + META_BYTES + value.len());
+    let mut bytes = BytesMut::with_capacity(OBJECT_HEADER_BYTES + value.len());
     bytes.put_u8(OBJECT_TAG);
     put_meta(&mut bytes, meta);
     bytes.put_slice(value);
     bytes.freeze()
 }
 
-/// Decodes the value of an object row of `key`; `None` is a tombstone. Returns [`RowsError::Corrupt`] if it is neither.
-pub fn decode_object(key: &[u8], bytes: &Bytes) -> Result<Option<(KeyMeta, Bytes)>, RowsError> {
-    match bytes.first() {
-        Some(&TOMBSTONE_TAG) if bytes.len() == 1 => Ok(None),
-        Some(&OBJECT_TAG) if bytes.len() > META_BYTES => {
-            let value = bytes.slice(OBJECT_HEADER_BYTES..);
-            Ok(Some((get_meta(&bytes[1..], size_of(&value)), value)))
+/// The same with a long value compressed, if it compresses well. Only for rows that no other version of this program reads.
+#[must_use]
+pub fn encode_object_compressed(version: Option<(&KeyMeta, &[u8])>) -> Bytes {
+    let Some((meta, compressed)) = version.and_then(|(meta, value)| Some((meta, compression::compress(value)?))) else {
+        return encode_object(version);
+    };
+    let mut bytes = BytesMut::with_capacity(OBJECT_HEADER_BYTES + compressed.len());
+    bytes.put_u8(COMPRESSED_OBJECT_TAG);
+    put_meta(&mut bytes, meta);
+    bytes.put_slice(&compressed);
+    bytes.freeze()
+}
+
+/// An object row that is not a tombstone. Its value may still be compressed.
+#[derive(Debug)]
+pub struct ObjectRow {
+    /// The version.
+    pub meta: KeyMeta,
+    row: Bytes,
+}
+
+impl ObjectRow {
+    /// Decodes the object row of `key`; `None` is a tombstone. Returns [`RowsError::Corrupt`] if it is neither.
+    pub fn decode(key: &[u8], row: &Bytes) -> Result<Option<Self>, RowsError> {
+        let size = match row.first() {
+            Some(&TOMBSTONE_TAG) if row.len() == 1 => return Ok(None),
+            Some(&OBJECT_TAG) if row.len() >= OBJECT_HEADER_BYTES => Some(size_of(&row[OBJECT_HEADER_BYTES..])),
+            Some(&COMPRESSED_OBJECT_TAG) if row.len() > OBJECT_HEADER_BYTES => {
+                compression::content_size(&row[OBJECT_HEADER_BYTES..])
+            }
+            _ => None,
+        };
+        let size = size.ok_or_else(|| damaged("object", key, row))?;
+        let meta = get_meta(&row[1..], size);
+        Ok(Some(Self { meta, row: row.clone() }))
+    }
+
+    /// Returns the value of the version of `key`. Returns [`RowsError::Corrupt`] if it does not decompress.
+    pub fn value(&self, key: &[u8]) -> Result<Bytes, RowsError> {
+        let stored = self.row.slice(OBJECT_HEADER_BYTES..);
+        if self.row[0] == OBJECT_TAG {
+            return Ok(stored);
         }
-        _ => Err(damaged("object", key, bytes)),
+        compression::decompress(&stored).ok_or_else(|| damaged("object", key, &self.row))
+    }
+}
+
+/// Decodes the value of an object row of `key`; `None` is a tombstone. Returns [`RowsError::Corrupt`] if it is neither.
+pub fn decode_object(key: &[u8], row: &Bytes) -> Result<Option<(KeyMeta, Bytes)>, RowsError> {
+    match ObjectRow::decode(key, row)? {
+        Some(object) => Ok(Some((object.meta, object.value(key)?))),
+        None => Ok(None),
     }
 }
 
@@ -257,6 +302,57 @@ mod tests {
         let empty = encode_object(Some((&meta, b"")));
         let meta = KeyMeta { size: 0, ..meta };
         assert_eq!(decode_object(b"k", &empty).unwrap(), Some((meta, Bytes::new())));
+    }
+
+    /// Rows with a long value of random bytes, and with one that repeats itself.
+    #[test]
+    fn long_values_are_compressed_if_they_become_shorter() {
+        let meta = |value: &[u8]| KeyMeta {
+            create_revision: 2,
+            mod_revision: 7,
+            version: 3,
+            lease: LeaseId(5),
+            size: size_of(value),
+        };
+        let random: Vec<u8> = (0..20_000).map(|_| rand::random()).collect();
+        let text = b"name: etcd, namespace: kube-system; ".repeat(500);
+        for (value, shorter) in [(&text, true), (&random, false)] {
+            for end in [0, 1, 1_000, 1_023, 1_024, 1_025, 10_000, value.len()] {
+                let (meta, value) = (meta(&value[..end]), &value[..end]);
+                let (row, plain) = (
+                    encode_object_compressed(Some((&meta, value))),
+                    encode_object(Some((&meta, value))),
+                );
+                if shorter && end >= 1_024 {
+                    assert!(row.len() < plain.len() / 4, "{} of {}", row.len(), plain.len());
+                } else {
+                    assert_eq!(row, plain);
+                }
+                let decoded = decode_object(b"k", &row).unwrap();
+                assert_eq!(decoded, Some((meta, Bytes::copy_from_slice(value))), "{end} bytes");
+                let object = ObjectRow::decode(b"k", &row).unwrap().unwrap();
+                assert_eq!(object.meta, meta);
+            }
+        }
+        assert_eq!(encode_object_compressed(None), encode_object(None));
+    }
+
+    #[test]
+    fn damaged_frames_are_damage() {
+        let meta = KeyMeta {
+            size: 4_000,
+            ..KeyMeta::default()
+        };
+        let row = encode_object_compressed(Some((&meta, &b"four".repeat(1_000))));
+        for damaged in OBJECT_HEADER_BYTES..row.len() {
+            let mut bytes = row.to_vec();
+            bytes[damaged] ^= 0xff;
+            // Some bytes of a frame may have any value. Blocks of tables have checksums.
+            let decoded = decode_object(b"k", &Bytes::from(bytes));
+            assert!(decoded.is_err() || decoded.unwrap().unwrap().1.len() <= 4_000);
+            let cut = decode_object(b"k", &row.slice(..damaged));
+            assert!(matches!(cut, Err(RowsError::Corrupt(_))), "cut at {damaged}: {cut:?}");
+        }
     }
 
     #[test]

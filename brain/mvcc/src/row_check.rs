@@ -5,7 +5,7 @@ use prost::Message;
 
 use super::auth::{AUTH_ROW, AuthRow, Role, User};
 use super::keys;
-use super::row::{LeaseRow, decode_index, decode_object};
+use super::row::{LeaseRow, ObjectRow, decode_index};
 use engine::rows::RowsError;
 
 /// Returns [`RowsError::Corrupt`], which names the row, if a row is not one that a brain of this version writes.
@@ -22,9 +22,12 @@ pub fn check_row(row: &Bytes, value: &Bytes) -> Result<(), RowsError> {
         }
         Some(b'o') => {
             let (key, revision) = keys::parse_object(row)?;
-            let meta = decode_object(&key, value)?.map(|(meta, _)| meta);
-            let is_sane = meta.is_none_or(|meta| meta.mod_revision == revision);
-            expect(is_sane, row, "holds another revision than its key")
+            let object = ObjectRow::decode(&key, value)?;
+            let is_sane = object
+                .as_ref()
+                .is_none_or(|object| object.meta.mod_revision == revision);
+            expect(is_sane, row, "holds another revision than its key")?;
+            object.map_or(Ok(()), |object| object.value(&key).map(drop))
         }
         Some(b's') => {
             keys::parse_lease(row)?;

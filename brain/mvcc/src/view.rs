@@ -21,8 +21,7 @@ use etcd_types::errors::Error;
 use etcd_types::types::{KeyValue, Revision};
 use runtime::budget::Meter;
 
-pub use cursor::Cursor;
-use cursor::VALUE_BYTES_PER_READ;
+pub use cursor::{Cursor, RestOfWalk, VALUE_BYTES_PER_READ};
 pub use versions::{KeyVersion, VersionWalk};
 
 mod cursor;
@@ -327,6 +326,11 @@ impl View {
     /// Walks a span in key order at a revision that [`View::resolve`] gave. Without `values` they are empty.
     pub fn cursor<'a>(&'a self, span: &Span, at: Revision, values: bool) -> Cursor<'a> {
         Cursor::new(self, span, at, values)
+    }
+
+    /// Goes on with a walk that had another view, at a revision that [`View::resolve`] gave for this one.
+    pub fn resume<'a>(&'a self, rest: &RestOfWalk, at: Revision, values: bool) -> Cursor<'a> {
+        Cursor::resumed(self, rest, at, values)
     }
 
     /// Walks all versions of all keys up to a revision that [`View::resolve`] returned.

@@ -182,7 +182,9 @@ fn rows_never_panic() {
         keys::user_key("ünser"),
         keys::role_key("role"),
     ];
-    let seeds = keys.iter().map(|key| key.to_vec());
+    let long = b"four".repeat(1_000);
+    let compressed = row::encode_object_compressed(Some((&row::KeyMeta::default(), &long)));
+    let seeds = keys.iter().chain([&compressed]).map(|bytes| bytes.to_vec());
     fuzz("rows", QUICK_CASES, seeds.collect(), |bytes| {
         let row = Bytes::copy_from_slice(bytes);
         if let Ok(key) = keys::parse_index(&row) {
@@ -210,8 +212,10 @@ fn rows_never_panic() {
             assert_eq!(row::encode_index(&meta), row);
         }
         if let Ok(object) = row::decode_object(b"key", &row) {
-            let object = object.as_ref().map(|(meta, value)| (meta, &value[..]));
-            assert_eq!(row::encode_object(object), row);
+            let version = object.as_ref().map(|(meta, value)| (meta, &value[..]));
+            for again in [row::encode_object(version), row::encode_object_compressed(version)] {
+                assert_eq!(row::decode_object(b"key", &again).unwrap(), object);
+            }
         }
         message::<LeaseRow>(bytes);
     });

@@ -365,7 +365,7 @@ impl Flusher {
     }
 
     fn batch(&self) -> WriteBatch {
-        WriteBatch::new(self.rows.step())
+        WriteBatch::new(&*self.rows)
     }
 
     async fn flush(&mut self, immutable: Arc<ImmutableMemtable>) -> anyhow::Result<()> {

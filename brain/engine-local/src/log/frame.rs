@@ -25,6 +25,8 @@ const FRAME_ALIGNMENT: u32 = 8;
 pub(super) enum FrameKind {
     /// A record of the log.
     Record,
+    /// A record, compressed.
+    CompressedRecord,
     /// First frame of a segment: its slot field is the offset at which the segment before it ends.
     Begin,
     /// Everything before this frame is synced. The next batch overwrites it.
@@ -57,6 +59,7 @@ impl FrameHead {
             1 => FrameKind::Record,
             2 => FrameKind::Begin,
             3 => FrameKind::Synced,
+            4 => FrameKind::CompressedRecord,
             _ => return None,
         };
         Some(FrameHead {
@@ -81,6 +84,7 @@ pub(super) fn encode(buffer: &mut Vec<u8>, stamp: u64, kind: FrameKind, slot: u6
         FrameKind::Record => 1,
         FrameKind::Begin => 2,
         FrameKind::Synced => 3,
+        FrameKind::CompressedRecord => 4,
     };
     buffer.extend_from_slice(&[0; 4]);
     buffer.extend_from_slice(&len.to_le_bytes());

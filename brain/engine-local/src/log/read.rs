@@ -5,28 +5,51 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::frame::FRAME_HEAD_BYTES;
+use super::record::StoredRecord;
 use super::segment::{RecordPosition, Segment};
 use super::segment_index;
 use engine::log::{LogError, Slot};
 
+/// Adjacent records that are read in one go, in bytes of their frames, but for the last one. More would be read for nothing if they are
+/// compressed well.
+const MAX_READ_BYTES: u32 = 256 << 10;
+
 /// One record.
 pub(super) fn record(segment: &Segment, entry: RecordPosition) -> Result<Bytes, LogError> {
-    let frames = bytes(segment, entry.at, entry.span())?;
-    cut(segment, entry, &frames, entry.at)
+    decompressed(segment, entry, &stored(segment, entry)?)
 }
 
-/// Returns records in the order of `places`. Adjacent records of a segment are read in one go, and share a buffer.
-pub(super) fn records(places: &[(Arc<Segment>, RecordPosition)]) -> Result<Vec<(Slot, Bytes)>, LogError> {
+/// One record as it is stored.
+pub(super) fn stored(segment: &Segment, entry: RecordPosition) -> Result<StoredRecord, LogError> {
+    let frame = bytes(segment, entry.at, entry.span())?;
+    cut(segment, entry, &frame, entry.at)
+}
+
+/// Returns records in the order of `places`: the first, and then as many as fit into `max_bytes`. Adjacent records of a segment are read in
+/// one go; those that are not compressed share a buffer.
+pub(super) fn records(
+    places: &[(Arc<Segment>, RecordPosition)],
+    max_bytes: usize,
+) -> Result<Vec<(Slot, Bytes)>, LogError> {
     let mut found = Vec::with_capacity(places.len());
-    for run in places.chunk_by(|(a, one), (b, two)| a.seq == b.seq && one.at + one.span() == two.at) {
-        let [(segment, first), ..] = run else { continue };
-        let len = run
-            .iter()
-            .fold(0u32, |len, (_, entry)| len.saturating_add(entry.span()));
+    let (mut found_bytes, mut rest) = (0usize, places);
+    while let Some((segment, first)) = rest.first() {
+        let mut len = first.span();
+        let adjacent = rest.iter().skip(1).take_while(|(other, entry)| {
+            let is_next = other.seq == segment.seq && entry.at == first.at + len && len < MAX_READ_BYTES;
+            len = len.saturating_add(if is_next { entry.span() } else { 0 });
+            is_next
+        });
+        let (run, others) = rest.split_at(1 + adjacent.count());
+        rest = others;
         let frames = bytes(segment, first.at, len)?;
         for (_, entry) in run {
-            found.push((Slot(entry.slot), cut(segment, *entry, &frames, first.at)?));
+            let stored = cut(segment, *entry, &frames, first.at)?;
+            found_bytes = found_bytes.saturating_add(stored.len().unwrap_or(0));
+            if !found.is_empty() && found_bytes > max_bytes {
+                return Ok(found);
+            }
+            found.push((Slot(entry.slot), decompressed(segment, *entry, &stored)?));
         }
     }
     Ok(found)
@@ -48,12 +71,20 @@ fn bytes(segment: &Segment, at: u32, len: u32) -> Result<Bytes, LogError> {
 }
 
 /// Returns the record of `entry` from `frames`, which begin at offset `start`.
-fn cut(segment: &Segment, entry: RecordPosition, frames: &Bytes, start: u32) -> Result<Bytes, LogError> {
+fn cut(segment: &Segment, entry: RecordPosition, frames: &Bytes, start: u32) -> Result<StoredRecord, LogError> {
     let from = (entry.at - start) as usize;
     let frame = frames.slice(from..from + entry.span() as usize);
-    if let Err(damage) = segment.check(entry, &frame) {
-        segment_index::forget(segment);
-        return Err(LogError::Corrupt(damage));
-    }
-    Ok(frame.slice(FRAME_HEAD_BYTES as usize..FRAME_HEAD_BYTES as usize + entry.len as usize))
+    segment
+        .stored_record(entry, &frame)
+        .map_err(|damage| corrupt(segment, damage))
+}
+
+fn decompressed(segment: &Segment, entry: RecordPosition, stored: &StoredRecord) -> Result<Bytes, LogError> {
+    let record = stored.record();
+    record.ok_or_else(|| corrupt(segment, segment.damaged_record(entry)))
+}
+
+fn corrupt(segment: &Segment, damage: String) -> LogError {
+    segment_index::forget(segment);
+    LogError::Corrupt(damage)
 }

@@ -168,7 +168,7 @@ fn rewrite(
     let mut entries = Vec::with_capacity(doubtful.len());
     let mut end = FIRST_FRAME_OFFSET + frame::FRAME_HEAD_BYTES;
     for entry in doubtful {
-        let record = read::record(last, *entry)
+        let record = read::stored(last, *entry)
             .map_err(|error| FileLogOpenError::damaged(&last.path, entry.at, error.to_string()))?;
         entries.push(RecordPosition { at: end, ..*entry });
         records.push((entry.slot, record));
@@ -185,7 +185,14 @@ fn rewrite(
             &[],
         );
         for (slot, record) in &records {
-            frame::encode(&mut frames, stamp, FrameKind::Record, *slot, FIRST_FRAME_OFFSET, record);
+            frame::encode(
+                &mut frames,
+                stamp,
+                record.kind,
+                *slot,
+                FIRST_FRAME_OFFSET,
+                &record.payload,
+            );
         }
         frame::encode(&mut frames, stamp, FrameKind::Synced, 0, end, &[]);
         frames

@@ -116,7 +116,7 @@ fn walk_in(mut window: ScanWindow<'_>, limit: u32) -> io::Result<ScannedFrames> 
         let continues = head.batch == scanned.batch || head.batch == at;
         let fits = match head.kind {
             FrameKind::Begin => at == FIRST_FRAME_OFFSET && head.slot <= u64::from(u32::MAX),
-            FrameKind::Record => scanned.begin.is_some(),
+            FrameKind::Record | FrameKind::CompressedRecord => scanned.begin.is_some(),
             FrameKind::Synced => scanned.begin.is_some() && head.batch == at,
         };
         if !continues || !fits {
@@ -124,7 +124,7 @@ fn walk_in(mut window: ScanWindow<'_>, limit: u32) -> io::Result<ScannedFrames> 
         }
         match head.kind {
             FrameKind::Begin => scanned.begin = u32::try_from(head.slot).ok(),
-            FrameKind::Record => scanned.entries.push(RecordPosition {
+            FrameKind::Record | FrameKind::CompressedRecord => scanned.entries.push(RecordPosition {
                 slot: head.slot,
                 at,
                 len: head.len,

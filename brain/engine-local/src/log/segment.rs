@@ -9,10 +9,13 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
+
 use super::FileLogOpenError;
 use super::disk::Disk;
-use super::frame::{self, FrameHead, FrameKind};
+use super::frame::{self, FRAME_HEAD_BYTES, FrameHead};
 use super::page::{self, PAGE_BYTES};
+use super::record::StoredRecord;
 use engine::log::LogId;
 use runtime::kill_points;
 
@@ -198,18 +201,25 @@ impl Segment {
         })
     }
 
-    /// Checks that `bytes`, its frame, holds the record of `entry`; the error describes the damage.
-    pub(super) fn check(&self, entry: RecordPosition, bytes: &[u8]) -> Result<(), String> {
-        let right = frame::is_intact(bytes)
-            && FrameHead::parse(bytes, self.stamp)
-                .is_some_and(|head| head.kind == FrameKind::Record && head.slot == entry.slot && head.len == entry.len);
-        if right {
-            return Ok(());
+    /// Returns the record of `entry` as `frame` holds it. The error describes the damage.
+    pub(super) fn stored_record(&self, entry: RecordPosition, frame: &Bytes) -> Result<StoredRecord, String> {
+        let head = FrameHead::parse(frame, self.stamp).filter(|head| head.slot == entry.slot && head.len == entry.len);
+        let stored = head.map(|head| StoredRecord {
+            kind: head.kind,
+            payload: frame.slice(FRAME_HEAD_BYTES as usize..FRAME_HEAD_BYTES as usize + entry.len as usize),
+        });
+        match stored.filter(|stored| frame::is_intact(frame) && stored.len().is_some()) {
+            Some(stored) => Ok(stored),
+            None => Err(self.damaged_record(entry)),
         }
+    }
+
+    /// Describes a record that is not what was written.
+    pub(super) fn damaged_record(&self, entry: RecordPosition) -> String {
         let file = self.path.display();
-        Err(format!(
+        format!(
             "{file} at offset {}: the record of slot {} fails its checksum",
             entry.at, entry.slot
-        ))
+        )
     }
 }

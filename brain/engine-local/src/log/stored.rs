@@ -52,7 +52,7 @@ impl Log for StoredLog {
 
     async fn read(&self, from: Slot, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError> {
         let index = self.index.clone();
-        tokio::task::spawn_blocking(move || read::records(&index.collect(from.0, max_bytes)))
+        tokio::task::spawn_blocking(move || read::records(&index.collect(from.0, max_bytes), max_bytes))
             .await
             .unwrap_or_else(|error| Err(LogError::Failed(error.into())))
     }

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::disk::is_full;
 use super::frame::{self, FRAME_HEAD_BYTES, FrameKind};
+use super::record::StoredRecord;
 use super::segment::{FIRST_FRAME_OFFSET, RecordPosition, Segment};
 use super::shared::{LogShared, capacity_after, room_for};
 use engine::log::{AppendError, Slot};
@@ -30,6 +31,7 @@ const MAX_KEPT_BUFFER_BYTES: usize = 8 << 20;
 pub(super) struct AppendRequest {
     pub(super) slot: Slot,
     pub(super) record: Bytes,
+    pub(super) stored: StoredRecord,
     pub(super) reply: oneshot::Sender<Result<(), AppendError>>,
 }
 
@@ -42,6 +44,16 @@ pub(super) enum WriterCommand {
 }
 
 impl AppendRequest {
+    /// Compresses the record: the writer would do so between two syncs.
+    pub(super) fn new(slot: Slot, record: Bytes, reply: oneshot::Sender<Result<(), AppendError>>) -> Self {
+        Self {
+            slot,
+            stored: StoredRecord::of(&record),
+            record,
+            reply,
+        }
+    }
+
     fn answer(self, answer: Result<(), AppendError>) {
         if self.reply.send(answer).is_err() {
             tracing::debug!(slot = %self.slot, "no caller waits for this append any more");
@@ -276,7 +288,7 @@ impl LogWriter {
         if let Some(answer) = self.stored(&request) {
             return request.answer(answer);
         }
-        let len = u32::try_from(request.record.len()).expect("append bounds records far below 4 GiB");
+        let len = u32::try_from(request.stored.payload.len()).expect("append bounds records far below 4 GiB");
         if !self.fits(len) {
             self.commit();
             let rolled = match &self.full {
@@ -329,8 +341,8 @@ impl LogWriter {
             frame::encode(&mut self.buffer, stamp, FrameKind::Begin, u64::from(before), batch, &[]);
         }
         let at = batch + u32::try_from(self.buffer.len()).expect("a batch fits into its segment");
-        let slot = request.slot.0;
-        frame::encode(&mut self.buffer, stamp, FrameKind::Record, slot, batch, &request.record);
+        let (slot, stored) = (request.slot.0, &request.stored);
+        frame::encode(&mut self.buffer, stamp, stored.kind, slot, batch, &stored.payload);
         self.entries.push(RecordPosition { slot, at, len });
         self.staged.push(request);
     }

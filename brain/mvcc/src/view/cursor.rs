@@ -10,7 +10,7 @@ use super::{SCAN_PAGE_BYTES, View, from_meta, from_version, successor};
 use crate::keys;
 use crate::memtable;
 use crate::op::Span;
-use crate::row::{decode_index, decode_object};
+use crate::row::{ObjectRow, decode_index};
 use engine::rows::{Order, RowsError, Scan};
 use etcd_types::types::{KeyValue, Revision};
 
@@ -30,7 +30,25 @@ const PASSED_VERSIONS_PER_PAIR: usize = 2;
 const MAX_PASSED_VERSIONS: usize = 64;
 
 /// Bytes of values that are read at once, but for a longer one alone.
-pub(super) const VALUE_BYTES_PER_READ: usize = 1 << 20;
+pub const VALUE_BYTES_PER_READ: usize = 1 << 20;
+
+/// The part of a span that a walk has not answered, and how it goes on there, without its view.
+#[derive(Debug, Clone)]
+pub struct RestOfWalk {
+    /// Keys not yet answered.
+    pub span: Span,
+    source: WalkedRows,
+}
+
+impl RestOfWalk {
+    /// All of a walk that was not begun.
+    pub fn all(span: Span) -> Self {
+        Self {
+            span,
+            source: WalkedRows::Objects,
+        }
+    }
+}
 
 /// The position up to which the pairs of a page are complete.
 #[derive(Debug)]
@@ -78,9 +96,19 @@ pub struct Cursor<'a> {
 impl<'a> Cursor<'a> {
     /// At the beginning of a span.
     pub(super) fn new(view: &'a View, span: &Span, at: Revision, values: bool) -> Self {
+        Self::over(view, span, (at, values), WalkedRows::Objects)
+    }
+
+    /// Where an earlier walk of the same revision ended. One that has met many older versions does not look for values among them again.
+    pub(super) fn resumed(view: &'a View, rest: &RestOfWalk, at: Revision, values: bool) -> Self {
+        Self::over(view, &rest.span, (at, values), rest.source)
+    }
+
+    fn over(view: &'a View, span: &Span, (at, values): (Revision, bool), preferred: WalkedRows) -> Self {
         // Without older versions all values are stored side by side, and each is read once.
-        let source = match at < view.rows_revision || values && view.rows.scans_values() {
+        let source = match at < view.rows_revision {
             true => WalkedRows::Objects,
+            false if values && view.rows.scans_values() => preferred,
             false => WalkedRows::Index,
         };
         let index = keys::index_range(&span.key, &span.end);
@@ -188,6 +216,14 @@ impl<'a> Cursor<'a> {
         fit.map_or(usize::MAX, |fit| fit.max(1))
     }
 
+    /// The part that was not walked yet, for [`View::resume`].
+    pub fn rest_of_walk(&self) -> Option<RestOfWalk> {
+        self.rest().map(|span| RestOfWalk {
+            span,
+            source: self.source,
+        })
+    }
+
     /// The part that was not walked yet.
     pub fn rest(&self) -> Option<Span> {
         if self.done {
@@ -250,22 +286,30 @@ impl<'a> Cursor<'a> {
         let mut rows: Vec<KeyValue> = Vec::new();
         let mut decided: Option<Bytes> = None;
         let mut last: Option<(Bytes, Revision)> = None;
+        let (mut examined, mut bytes) = (0, 0);
         for (row, value) in &page.rows {
             let (key, revision) = keys::parse_object(row)?;
             if revision <= self.at && decided.as_ref() != Some(&key) {
-                if let Some((meta, value)) = decode_object(&key, value)? {
-                    rows.push(from_meta(key.clone(), meta, value));
+                if let Some(object) = ObjectRow::decode(&key, value)? {
+                    // Values may take much less in rows than they do in memory.
+                    bytes += object.meta.size as usize;
+                    if bytes > SCAN_PAGE_BYTES && examined > 0 {
+                        break;
+                    }
+                    rows.push(from_meta(key.clone(), object.meta, object.value(&key)?));
                 }
                 decided = Some(key.clone());
             }
+            examined += 1;
             last = Some((key, revision));
         }
-        let Some((key, _)) = last.filter(|_| !page.done) else {
+        let is_done = page.done && examined == page.rows.len();
+        let Some((key, _)) = last.filter(|_| !is_done) else {
             return Ok((rows, CompleteUpTo::End));
         };
         if self.at >= self.view.rows_revision {
             // Every key up to the last one is decided: its newest version comes first.
-            let passed = page.rows.len() - rows.len();
+            let passed = examined - rows.len();
             let Some(left) = (self.to_pass + PASSED_VERSIONS_PER_PAIR * rows.len()).checked_sub(passed) else {
                 self.go_on_with_index(successor(&keys::index_key(&key)));
                 return Ok((rows, CompleteUpTo::Key(key)));

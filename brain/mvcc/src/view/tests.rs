@@ -1,5 +1,7 @@
 use super::*;
 use crate::op::SortOrder;
+use crate::row::{encode_index, encode_object_compressed};
+use engine::rows::RowChange;
 use engine::rows::Rows as _;
 use engine::rows::mem::MemRows;
 use etcd_types::types::LeaseId;
@@ -69,4 +71,62 @@ async fn many_pairs_are_sorted_as_few_are() {
     let found = view.range(&newest).await.unwrap();
     let revisions = found.kvs.iter().map(|kv| kv.mod_revision);
     assert!(revisions.eq((2..20_002).rev()), "{} pairs", found.kvs.len());
+}
+
+/// A view of `keys` keys in rows, each with two versions of `size` bytes that compress well.
+async fn compressed(keys: usize, size: u32) -> View {
+    let rows = MemRows::new();
+    let mut changes = Vec::new();
+    let value = b"four".repeat(size as usize / 4);
+    for revision in 2..2 + 2 * keys as Revision {
+        let key = Bytes::from(format!("key-{:03}", revision as usize % keys));
+        let meta = KeyMeta {
+            create_revision: 2,
+            mod_revision: revision,
+            version: 1,
+            lease: LeaseId(0),
+            size,
+        };
+        let row = keys::object_key(&key, revision);
+        changes.push(RowChange::Put(row, encode_object_compressed(Some((&meta, &value)))));
+        changes.push(RowChange::Put(keys::index_key(&key), encode_index(&meta)));
+    }
+    rows.apply(None, Bytes::from_static(b"f"), changes).await.unwrap();
+    View {
+        revision: 1 + 2 * keys as Revision,
+        rows: rows.snapshot().await.unwrap(),
+        rows_revision: 1 + 2 * keys as Revision,
+        memtables: MemtableSet::new(),
+        ..view(&[("key".to_owned(), 1)]).await
+    }
+}
+
+/// Rows of a few bytes may have values that are a thousand times as long.
+#[tokio::test]
+async fn compressed_values_are_read_in_short_pages() {
+    const KEYS: usize = 40;
+    const SIZE: u32 = 100_000;
+    let view = compressed(KEYS, SIZE).await;
+    let span = behind("key").span;
+    for at in [view.revision, view.revision - KEYS as Revision] {
+        let (mut cursor, mut found) = (view.cursor(&span, at, true), 0);
+        while let Some(page) = cursor.page(1_000).await.unwrap() {
+            let bytes: usize = page.iter().map(|kv| kv.value.len()).sum();
+            assert!(bytes <= SCAN_PAGE_BYTES, "{bytes} bytes at once");
+            found += page.len();
+            for kv in cursor.load(page).await.unwrap() {
+                assert_eq!(kv.value.len(), SIZE as usize);
+            }
+        }
+        assert_eq!(found, KEYS, "at {at}");
+    }
+    let (mut walk, mut found) = (view.versions(view.revision), 0);
+    while let Some(step) = walk.next().await.unwrap() {
+        let values = step.iter().filter_map(|version| version.put.as_ref());
+        let bytes: usize = values.map(|(_, value)| value.len()).sum();
+        // One of the step before is in it.
+        assert!(bytes <= SCAN_PAGE_BYTES + SIZE as usize, "{bytes} bytes at once");
+        found += step.len();
+    }
+    assert_eq!(found, 2 * KEYS);
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::{SCAN_PAGE_BYTES, View, successor};
 use crate::keys;
 use crate::memtable::{Found, Memtable};
-use crate::row::{KeyMeta, decode_object, size_of};
+use crate::row::{KeyMeta, ObjectRow, size_of};
 use engine::rows::{Order, RowsError, Scan, Snapshot};
 use etcd_types::types::Revision;
 
@@ -166,13 +166,20 @@ impl VersionSource {
                     max_bytes: SCAN_PAGE_BYTES,
                 };
                 let page = rows.scan(scan).await?;
-                if let Some((last, _)) = page.rows.last() {
-                    *from = successor(last);
-                }
-                self.is_done = page.done || page.rows.is_empty();
+                let mut bytes = 0;
                 for (row, value) in &page.rows {
                     let (key, revision) = keys::parse_object(row)?;
-                    let put = decode_object(&key, value)?;
+                    let object = ObjectRow::decode(&key, value)?;
+                    // Values may take much less in rows than they do in memory.
+                    bytes += object.as_ref().map_or(0, |object| object.meta.size as usize);
+                    if bytes > SCAN_PAGE_BYTES && !self.read.is_empty() {
+                        return Ok(());
+                    }
+                    let put = match object {
+                        Some(object) => Some((object.meta, object.value(&key)?)),
+                        None => None,
+                    };
+                    *from = successor(row);
                     self.read.push_back(KeyVersion {
                         key,
                         revision,
@@ -180,6 +187,7 @@ impl VersionSource {
                         recreated: false,
                     });
                 }
+                self.is_done = page.done || page.rows.is_empty();
             }
             SourcePosition::Memtable(memtable, behind) => {
                 let versions = match behind {

@@ -2,12 +2,11 @@
 
 use bytes::Bytes;
 
-use engine::rows;
-use engine::rows::RowChange;
+use engine::rows::{self, RowChange, Rows};
 use etcd_types::types::Revision;
 use mvcc::keys;
 use mvcc::memtable::{Found, Memtable, Version};
-use mvcc::row::{KeyMeta, encode_index, encode_object, size_of};
+use mvcc::row::{KeyMeta, encode_index, encode_object, encode_object_compressed, size_of};
 
 /// The part of a batch that is filled before other tasks get a turn: to encode rows takes time.
 const PIECE_ROWS: usize = 1_000;
@@ -19,18 +18,22 @@ pub(super) struct WriteBatch {
     pub(super) changes: Vec<RowChange>,
     bytes: usize,
     pub(super) most: rows::StepSize,
+    /// True if long values are compressed.
+    compresses: bool,
     /// Rows and bytes when the current piece was begun.
     piece_rows: usize,
     piece_bytes: usize,
 }
 
 impl WriteBatch {
-    /// An empty one that grows as large as `most` says.
-    pub(super) fn new(most: rows::StepSize) -> Self {
+    /// An empty one for `rows`.
+    pub(super) fn new(rows: &dyn Rows) -> Self {
         Self {
             changes: Vec::new(),
             bytes: 0,
-            most,
+            most: rows.step(),
+            // Members of another version may read those of several processes.
+            compresses: rows.is_exclusive(),
             piece_rows: 0,
             piece_bytes: 0,
         }
@@ -98,9 +101,13 @@ pub(super) fn fill_batch(
         if !covered && (version.value.is_some() || revision > deleted) {
             let row = keys::object_key(&key, revision);
             let value = version.value.as_ref().map(|value| (meta_of(revision, &version), value));
+            let object = value.as_ref().map(|(meta, value)| (meta, value.as_ref()));
             batch.push(RowChange::Put(
                 row,
-                encode_object(value.as_ref().map(|(meta, value)| (meta, value.as_ref()))),
+                match batch.compresses {
+                    true => encode_object_compressed(object),
+                    false => encode_object(object),
+                },
             ));
         }
         *last = Some((key, revision, covered || revision <= compacted));

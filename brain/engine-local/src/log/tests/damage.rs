@@ -60,21 +60,60 @@ fn used(bytes: &[u8]) -> usize {
 }
 
 async fn one_segment() -> (tempfile::TempDir, PathBuf, Vec<(u64, Bytes)>) {
+    segment_of(30).await
+}
+
+/// With four records of this length.
+async fn segment_of(len: usize) -> (tempfile::TempDir, PathBuf, Vec<(u64, Bytes)>) {
     let dir = scratch();
-    let written = append_range(&open_small(dir.path()), 1..=4, 30).await;
+    let written = append_range(&open_small(dir.path()), 1..=4, len).await;
     let file = segments(dir.path()).remove(0);
     (dir, file, written)
 }
 
 #[tokio::test]
 async fn a_flipped_bit_anywhere_is_named_after_an_ordinary_stop() {
-    let (dir, file, written) = one_segment().await;
-    let end = used(&fs::read(&file).unwrap());
-    let mark = end - 32;
-    for at in (0..4096).step_by(61).chain([4095]).chain(4096..end) {
-        let outcome = open_changed(dir.path(), &file, &written, |bytes| bytes[at] ^= 1 << (at % 8)).await;
-        let expected = if at < mark { Outcome::Named } else { Outcome::Whole };
-        assert_eq!(outcome, expected, "byte {at}");
+    for len in [30, COMPRESSED_LEN] {
+        let (dir, file, written) = segment_of(len).await;
+        let end = used(&fs::read(&file).unwrap());
+        let mark = end - 32;
+        for at in (0..4096).step_by(61).chain([4095]).chain(4096..end) {
+            let outcome = open_changed(dir.path(), &file, &written, |bytes| bytes[at] ^= 1 << (at % 8)).await;
+            let expected = if at < mark { Outcome::Named } else { Outcome::Whole };
+            assert_eq!(outcome, expected, "byte {at} of records of {len} bytes");
+        }
+    }
+}
+
+/// Length of a record that is compressed to less than a tenth.
+const COMPRESSED_LEN: usize = 2_000;
+
+/// A frame whose checksum is right and whose content is no record: another program wrote it, or this one has a defect.
+#[tokio::test]
+async fn compressed_record_that_does_not_decompress_is_named() {
+    let (dir, file, written) = segment_of(COMPRESSED_LEN).await;
+    let mut bytes = fs::read(&file).unwrap();
+    let stamp = frame::number(&bytes, 40);
+    let first = 4096 + frame::FRAME_HEAD_BYTES as usize;
+    let head = frame::FrameHead::parse(&bytes[first..], stamp).unwrap();
+    assert_eq!(head.kind, frame::FrameKind::CompressedRecord);
+    let payload = first + 32..first + 32 + head.len as usize;
+    for at in [payload.start, payload.end - 1] {
+        let mut damaged = bytes[payload.clone()].to_vec();
+        damaged[at - payload.start] ^= 0xff;
+        let mut frames = Vec::new();
+        frame::encode(&mut frames, stamp, head.kind, head.slot, head.batch, &damaged);
+        bytes[first..first + frames.len()].copy_from_slice(&frames);
+        let copied = copy(dir.path());
+        let file = copied.path().join(file.file_name().unwrap());
+        fs::write(&file, &bytes).unwrap();
+        let log = open_small(copied.path());
+        let message = log.read(Slot(1), usize::MAX).await.unwrap_err().to_string();
+        let expected = format!("{} at offset {first}", file.display());
+        assert!(message.contains(&expected), "{message}");
+        let answer = log.append(Slot(1), written[0].1.clone()).await;
+        assert!(matches!(answer, Err(AppendError::Failed(_))), "{answer:?}");
+        assert_eq!(log.read(Slot(2), usize::MAX).await.unwrap().len(), written.len() - 1);
     }
 }
 
@@ -130,11 +169,11 @@ fn append_batch(
         let (reply, _) = oneshot::channel();
         let record = record(slot, 0, len);
         queue
-            .try_send(WriterCommand::Append(AppendRequest {
-                slot: Slot(slot),
-                record: record.clone(),
+            .try_send(WriterCommand::Append(AppendRequest::new(
+                Slot(slot),
+                record.clone(),
                 reply,
-            }))
+            )))
             .unwrap();
         written.push((slot, record));
     }

@@ -87,7 +87,7 @@ impl Power {
             return Err(format!("watermark {} instead of {watermark}", state.watermark));
         }
         let places = shared.index().collect(0, usize::MAX);
-        let found = read::records(&places).map_err(|error| error.to_string())?;
+        let found = read::records(&places, usize::MAX).map_err(|error| error.to_string())?;
         if let Some((slot, _)) = found.iter().find(|(slot, bytes)| *bytes != record_of(slot.0)) {
             return Err(format!("wrong data in slot {slot}"));
         }
@@ -111,8 +111,10 @@ fn whole(file: &File) -> Vec<u8> {
     }
 }
 
+/// Some are long, and compressed.
 fn record_of(slot: u64) -> Bytes {
-    record(slot, 0, (slot * 97 % 700) as usize)
+    let len = if slot.is_multiple_of(5) { 2_500 } else { slot * 97 % 700 };
+    record(slot, 0, len as usize)
 }
 
 async fn survives(seed: u64) -> usize {
