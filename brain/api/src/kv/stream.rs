@@ -20,7 +20,7 @@ use engine::rows::RowsError;
 use etcd_types::pb::{etcdserverpb as pb, mvccpb};
 use etcd_types::types::{KeyValue, LeaseId, Revision};
 use mvcc::op::{RangeOp, SortOrder, SortTarget, Span};
-use mvcc::view::{View, charge};
+use mvcc::view::{RestOfWalk, VALUE_BYTES_PER_READ, View, charge};
 use runtime::budget::Meter;
 
 /// The number of pairs in the first chunk, so that the client soon has something to do, and the most in later ones.
@@ -59,21 +59,21 @@ pub(super) fn open(
     return;
     }
     drop(view);
-    let mut rest = Some(op.span.clone());
+    let mut rest = Some(RestOfWalk::all(op.span.clone()));
     let (mut streamed, mut chunk) = (0, FIRST_CHUNK_PAIRS);
-    while let Some(span) = rest.take() {
-    let (page, left) = page(&store, &span, at, (chunk.min(limit - streamed), !op.keys_only), &meter).await?;
-    streamed += page.len();
+    while let Some(walk) = rest.take() {
+    let (pairs, left) = next_chunk(&store, &walk, at, (chunk.min(limit - streamed), !op.keys_only), &meter).await?;
+    streamed += pairs.len();
     chunk = (chunk * 2).min(MAX_CHUNK_PAIRS);
     store.still_permitted(&permit)?;
-    let kvs = page.into_iter().map(|kv| pair(kv, op.keys_only)).collect();
+    let kvs = pairs.into_iter().map(|kv| pair(kv, op.keys_only)).collect();
     if left.is_some() && streamed < limit {
     yield message(pb::RangeResponse { kvs, ..Default::default() });
     rest = left;
     continue;
     }
     let remaining = match left {
-    Some(left) => newest(&store, at)?.count(&left, at).await.map_err(|error| store.rows_failed(&error))?,
+    Some(left) => newest(&store, at)?.count(&left.span, at).await.map_err(|error| store.rows_failed(&error))?,
     None => 0,
     };
     let count = i64::try_from(streamed).unwrap_or(i64::MAX).saturating_add(remaining);
@@ -98,31 +98,34 @@ fn newest(store: &ApiContext, at: Revision) -> Result<Arc<View>, Status> {
     Ok(view)
 }
 
-/// Returns the first pairs of a span, at most `most`, with or without values, and the rest of the span if any pairs are in it.
-async fn page(
+/// Returns the next pairs of a walk, at most `most` and not many more bytes of values than are read at once, with or without values; and
+/// the rest of the walk if any pairs are in it.
+async fn next_chunk(
     store: &ApiContext,
-    span: &Span,
+    walk: &RestOfWalk,
     at: Revision,
     (most, values): (usize, bool),
     meter: &Meter,
-) -> Result<(Vec<KeyValue>, Option<Span>), Status> {
+) -> Result<(Vec<KeyValue>, Option<RestOfWalk>), Status> {
     let view = newest(store, at)?;
-    let mut cursor = view.cursor(span, at, values);
-    loop {
-        // A page may be empty while the cursor is between the versions of one key.
-        let failed = |error| store.rows_failed(&error);
-        let page = match cursor.page(most).await.map_err(failed)? {
-            Some(page) if page.is_empty() => continue,
-            page => page.unwrap_or_default(),
+    let mut cursor = view.resume(walk, at, values);
+    let failed = |error| store.rows_failed(&error);
+    let (mut pairs, mut bytes) = (Vec::new(), 0);
+    while pairs.len() < most && bytes < VALUE_BYTES_PER_READ {
+        let Some(page) = cursor.page(most - pairs.len()).await.map_err(failed)? else {
+            break;
         };
         charge(meter, &page, values)?;
-        let page = cursor.load(page).await.map_err(failed)?;
-        let rest = match cursor.rest() {
-            Some(rest) if has_pairs(&view, &rest, at).await.map_err(failed)? => Some(rest),
-            _ => None,
-        };
-        return Ok((page, rest));
+        if values {
+            bytes += page.iter().map(|kv| kv.size as usize).sum::<usize>();
+        }
+        pairs.extend(cursor.load(page).await.map_err(failed)?);
     }
+    let rest = match cursor.rest_of_walk() {
+        Some(rest) if has_pairs(&view, &rest.span, at).await.map_err(failed)? => Some(rest),
+        _ => None,
+    };
+    Ok((pairs, rest))
 }
 
 /// True if any pairs are in a span.
