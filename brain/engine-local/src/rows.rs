@@ -37,6 +37,7 @@ pub use self::open::RowsOpenError;
 use self::quota::RowsQuota;
 use self::read::LiveViews;
 pub use self::read::LsmSnapshot;
+use self::removal::TableRemover;
 pub use self::stored::StoredRows;
 use self::tree::RowsTree;
 use self::write::LsmWriter;
@@ -54,6 +55,7 @@ mod open;
 mod pace;
 mod quota;
 mod read;
+mod removal;
 mod shape;
 mod stored;
 mod tree;
@@ -141,6 +143,7 @@ pub struct LsmRows {
 struct LsmShared {
     /// Gone first: it uses the rest.
     merger: Merger,
+    _remover: TableRemover,
     live: LiveViews,
     dir: PathBuf,
     tree: RowsTree,

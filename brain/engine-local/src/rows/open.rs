@@ -13,6 +13,7 @@ use super::guard::{RowsHealth, io};
 use super::inspect::{self, LOCK_FILE, TREE_DIR, named};
 use super::merge::{MergeLimits, MergeTarget, Merger};
 use super::read::{LiveViews, LsmSnapshot};
+use super::removal::TableRemover;
 use super::tree::RowsTree;
 use super::write::LsmWriter;
 use super::{LsmOptions, LsmShared, former};
@@ -76,11 +77,13 @@ pub(super) fn open(
         renewal: renewal.clone(),
         limits,
     };
+    let remover = TableRemover::start(&tree).map_err(io)?;
     let merger = Merger::start(merged).map_err(io)?;
     // Merges that were not done before the last process ended.
     merger.ask();
     Ok(LsmShared {
         merger,
+        _remover: remover,
         live,
         dir,
         tree,

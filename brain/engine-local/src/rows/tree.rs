@@ -18,6 +18,7 @@ use super::LsmOptions;
 use super::guard::{caught, within};
 use super::inspect::{self, damaged};
 use super::layout::{FENCE_ROW, FenceRow, parse_fence};
+use super::removal::KeptVersions;
 use super::writeback::MergeWriteback;
 use engine::rows::RowsError;
 
@@ -35,6 +36,7 @@ pub(super) struct RowsTree {
     in_memory: Arc<AtomicU64>,
     /// The first table of the merge under way, or one before it.
     first_merged: Arc<AtomicU64>,
+    kept: Arc<KeptVersions>,
     /// Keeps other processes out as long as a view may read.
     _lock: Option<Arc<File>>,
 }
@@ -54,6 +56,7 @@ impl RowsTree {
             visible,
             in_memory: Arc::default(),
             first_merged,
+            kept: Arc::default(),
             _lock: None,
         };
         // No view has number 0, to which lsm-tree gives another meaning.
@@ -73,6 +76,20 @@ impl RowsTree {
             _lock: Some(Arc::new(lock)),
             ..self
         }
+    }
+
+    /// Keeps the files of the tables that there are now until [`RowsTree::remove_replaced`], whatever replaces them.
+    pub(super) fn keep_version(&self) {
+        self.kept.keep(&self.tree);
+    }
+
+    /// Has the files of replaced tables removed that no view needs.
+    pub(super) fn remove_replaced(&self) {
+        self.kept.ask();
+    }
+
+    pub(super) fn kept_versions(&self) -> Arc<KeptVersions> {
+        Arc::clone(&self.kept)
     }
 
     pub(super) fn path(&self) -> &Path {

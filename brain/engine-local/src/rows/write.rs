@@ -198,8 +198,10 @@ impl LsmShared {
             };
             kill_points::reach("tables-written");
             let sealed: Vec<_> = writer.sealed.iter().map(|memtable| memtable.id()).collect();
+            self.tree.keep_version();
             self.tree.register_tables(&tables, None, None, &sealed, watermark)
         });
+        self.tree.remove_replaced();
         match self.tree.settle(written) {
             Ok(()) => {
                 kill_points::reach("tables-installed");
@@ -248,10 +250,12 @@ impl LsmShared {
         let waits = self.merger.waits_for_views() || self.merger.is_over_quota_by_deleted();
         if waits || super::merge::left_over(&self.tree)? >= at_least {
             self.renew_view(writer);
+            self.tree.keep_version();
             let released = caught(|| {
                 let mut versions = self.tree.get_version_history_lock();
                 versions.maintenance(self.tree.path(), self.live.watermark())
             });
+            self.tree.remove_replaced();
             released.inspect_err(|error| self.health.fail(error))?;
         }
         self.merger.count_left_over()

@@ -138,7 +138,9 @@ impl MergeWork {
     pub(super) fn promised(&self, need: u64, merge: impl FnOnce() -> lsm_tree::Result<()>) -> Result<(), RowsError> {
         let first = self.tree.begin_merge();
         self.under_way.store(need, Ordering::Release);
+        self.tree.keep_version();
         let merged = self.tree.settle(caught(merge));
+        self.tree.remove_replaced();
         self.under_way.store(0, Ordering::Release);
         kill_points::reach("tables-merged");
         if let Err(RowsError::Full(reason)) = &merged {
