@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
+pub mod backup;
 pub mod bootstrap;
 pub mod election;
 pub mod image;
@@ -23,6 +24,7 @@ pub mod tuning;
 pub mod update_strategy;
 pub mod workload;
 
+use backup::ClusterBackup;
 use bootstrap::Bootstrap;
 use election::LeaderElection;
 use image::{Image, LocalRef};
@@ -308,6 +310,10 @@ pub struct KubeBrainClusterSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::flags")]
     pub flags: BTreeMap<String, String>,
+
+    /// Continuous archive of the cluster, by which it can be restored to any revision and second. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<ClusterBackup>,
 }
 
 impl KubeBrainClusterSpec {

@@ -1,7 +1,7 @@
 //! The status that the operator writes: conditions first, then what it observed.
 //!
-//! Every field is optional, because a serde default would become a default of the schema. Numbers that change constantly, such as
-//! revisions, are metrics and not part of the status.
+//! Every field is optional, because a serde default would become a default of the schema. Numbers that change constantly are
+//! metrics and not part of the status, or are written there at most once a minute.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -102,15 +102,51 @@ pub struct KubeBrainClusterStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<CaStatus>,
 
+    /// Backups of the cluster, and its archive; absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup: Option<BackupStatus>,
+
     /// Version of the operator that wrote this status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operator_version: Option<String>,
 
     /// Conditions Ready, Available, Progressing, Degraded, CertificatesReady and StorageReady; also Stalled if only a change of the spec
-    /// helps.
+    /// helps, and Archiving with `spec.backup.archive`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Option<Vec<Condition>>,
+}
+
+/// Backups of a cluster, and its archive.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupStatus {
+    /// A revision up to which the archive has all changes. It is written at most once a minute while the archive keeps up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub archived_revision: Option<i64>,
+
+    /// Time up to which all changes are stored, seen with that revision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub archived_until: Option<Time>,
+
+    /// Time from `archivedUntil` until it was seen, in seconds: one minute, or rounded up to two minutes, four minutes, and so on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lag_seconds: Option<i64>,
+
+    /// Newest KubeBrainBackup that was complete. It may have been deleted since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_backup: Option<LastBackup>,
+}
+
+/// Newest KubeBrainBackup of a cluster that was complete.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LastBackup {
+    /// Name of the KubeBrainBackup.
+    pub name: String,
+
+    /// Time when it was complete.
+    pub completion_time: Time,
 }
 
 /// Image that all members ran, and the part of the spec that chose it.
