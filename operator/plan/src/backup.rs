@@ -10,16 +10,19 @@ use kube::{Resource, ResourceExt};
 
 mod access;
 mod job;
+pub(crate) mod pod;
 mod reasons;
 pub mod references;
 mod status;
+mod target;
 #[cfg(test)]
 mod tests;
 
 pub use access::{ClusterAccess, runtime, waits_for};
 pub use job::{create_job, delete_job};
 pub use reasons::REASONS;
-pub use status::{BackupProgress, BackupResult, events, first, kept, location, status_of};
+pub use status::{BackupProgress, BackupResult, completed, events, first, kept, location, status_of};
+pub use target::BackupTarget;
 
 use crate::names::DELETE_BACKUP;
 

@@ -72,6 +72,15 @@ fn of_flip(former: Option<&Condition>, condition: &Condition, tls: TlsMode) -> O
         ("StorageReady", "False") if is_news && (condition.reason != "PendingVolume" || was == Some("True")) => {
             warning("StorageNotReady")
         }
+        ("Archiving", "True") if is_news && condition.reason == "HasGap" => warning("ArchiveHasGap"),
+        ("Archiving", "True") if flipped => normal("Archiving"),
+        ("Archiving", "False") if is_news && condition.reason == "Suspended" => normal("ArchiveSuspended"),
+        // An archive that begins is no trouble yet.
+        ("Archiving", "False" | "Unknown")
+            if is_news && !["Creating", "WaitingForCluster"].contains(&condition.reason.as_str()) =>
+        {
+            warning("NotArchiving")
+        }
         // The operator's own certificates are missing for the moment until they are issued.
         ("CertificatesReady", "False")
             if is_news && (condition.reason != "SecretMissing" || tls == TlsMode::Secret || was == Some("True")) =>
@@ -149,6 +158,40 @@ mod tests {
             "Stalled=False/X",
             "Stalled=True/InvalidSpec",
             &["Warning Stalled InvalidSpec: why"],
+        );
+    }
+
+    #[test]
+    fn archive_that_fails_or_continues_is_an_event() {
+        let check = |before: &str, after: &str, expected: &[&str]| check("Operator", &[before], &[after], expected);
+        let archiving = "Archiving=True/Archiving";
+        check("Archiving=False/WaitingForCluster", "Archiving=False/Creating", &[]);
+        check(
+            "Archiving=False/Creating",
+            archiving,
+            &["Normal Archiving Archiving: why"],
+        );
+        check(archiving, archiving, &[]);
+        check(
+            archiving,
+            "Archiving=True/HasGap",
+            &["Warning ArchiveHasGap HasGap: why"],
+        );
+        check("Archiving=True/HasGap", archiving, &[]);
+        check(
+            archiving,
+            "Archiving=False/Behind",
+            &["Warning NotArchiving Behind: why"],
+        );
+        check(
+            "Archiving=False/Behind",
+            "Archiving=Unknown/Unreachable",
+            &["Warning NotArchiving Unreachable: why"],
+        );
+        check(
+            archiving,
+            "Archiving=False/Suspended",
+            &["Normal ArchiveSuspended Suspended: why"],
         );
     }
 

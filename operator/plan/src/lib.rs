@@ -4,9 +4,11 @@
 //! another crate of the operator: `operator` and `kubectl-kubebrain` observe, and act on what comes out of here.
 //!
 //! `spec` reads a resource, `objects` renders what it wants, `certificates` and `issuance` make keys and certificates, `observed` and
-//! `member` hold what is known, `steps` plans one pass, and `status` reports on it. `backup` has all of this for a `KubeBrainBackup`.
+//! `member` hold what is known, `steps` plans one pass, and `status` reports on it. `backup` has all of this for a `KubeBrainBackup`,
+//! and `archive` for the archive of a cluster.
 
 pub mod applied;
+pub mod archive;
 pub mod backup;
 pub mod certificates;
 pub mod drift;

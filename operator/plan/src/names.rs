@@ -31,6 +31,9 @@ pub const DELETE_BACKUP: &str = "kubebrain.io/delete-backup";
 /// Label of the Jobs and pods of a backup, with its name.
 pub const BACKUP: &str = "kubebrain.io/backup";
 
+/// Label of the Deployment and the pod of an archive, with the name of the cluster.
+pub const ARCHIVE: &str = "kubebrain.io/archive";
+
 /// Label with the cluster's name; the selector of everything that belongs to it.
 pub const CLUSTER: &str = "kubebrain.io/cluster";
 /// Annotation of the pod template with the hash over the parts whose change needs a restart.
@@ -112,6 +115,11 @@ impl Names {
         format!("{}-wipe", self.cluster)
     }
 
+    /// Returns the name of the Deployment that archives the cluster.
+    pub fn archive(&self) -> String {
+        archive(&self.cluster)
+    }
+
     /// Returns the name of the pod in which a new template is tried.
     pub fn trial(&self) -> String {
         trial(&self.cluster)
@@ -189,6 +197,11 @@ impl Names {
 /// Returns the name of the pod in which a new template of `cluster` is tried.
 pub fn trial(cluster: &str) -> String {
     format!("{cluster}-trial")
+}
+
+/// Returns the name of the Deployment that archives `cluster`.
+pub fn archive(cluster: &str) -> String {
+    format!("{cluster}-archive")
 }
 
 /// Formats a label selector as text.

@@ -287,6 +287,9 @@ impl<'a> Renderer<'a> {
         if let Some(monitor) = self.pod_monitor().filter(|_| pod_monitors) {
             objects.push(Object::new(ObjectKind::PodMonitor, &names.cluster, &monitor)?);
         }
+        if let Some(monitor) = self.archive_monitor().filter(|_| pod_monitors) {
+            objects.push(Object::new(ObjectKind::PodMonitor, &names.archive(), &monitor)?);
+        }
         Ok(objects)
     }
 
@@ -301,6 +304,7 @@ impl<'a> Renderer<'a> {
             ObjectKey::new(ObjectKind::Service, names.leader()),
             ObjectKey::new(ObjectKind::PodDisruptionBudget, &names.cluster),
             ObjectKey::new(ObjectKind::PodMonitor, &names.cluster),
+            ObjectKey::new(ObjectKind::PodMonitor, names.archive()),
         ];
         optional
             .into_iter()

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crds::cluster::status::LastBackup;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 
+use crate::archive::ObservedArchive;
 use crate::last_apply::LastApply;
 use crate::member::{BrainRefusal, MemberAnswer};
 use crate::objects::{Object, ObjectKey};
@@ -38,6 +40,10 @@ pub struct Observed {
     pub given_secrets: BTreeMap<String, Option<Arc<Secret>>>,
     /// Reason why the StatefulSet's controller cannot create pods that have been missing for a while, in its words.
     pub refused_pods: Option<String>,
+    /// The archive, as the last pass over it found it.
+    pub archive: ObservedArchive,
+    /// The newest backup by the operator that was complete, as far as this process knows.
+    pub last_backup: Option<LastBackup>,
 }
 
 impl Observed {

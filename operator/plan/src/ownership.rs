@@ -128,9 +128,7 @@ pub fn is_name_of(cluster: &str, kind: ObjectKind, name: &str) -> bool {
             .iter()
             .any(|own| own == name),
         ObjectKind::Role | ObjectKind::RoleBinding | ObjectKind::Lease => names.lease() == name,
-        ObjectKind::ServiceAccount
-        | ObjectKind::PodDisruptionBudget
-        | ObjectKind::StatefulSet
-        | ObjectKind::PodMonitor => cluster == name,
+        ObjectKind::PodMonitor => cluster == name || names.archive() == name,
+        ObjectKind::ServiceAccount | ObjectKind::PodDisruptionBudget | ObjectKind::StatefulSet => cluster == name,
     }
 }

@@ -16,6 +16,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::applied::AppliedSteps;
+use crate::archive;
 use crate::certificates::Leaf;
 use crate::member::BrainRole;
 use crate::names::{self, CLIENT_PORT, Names};
@@ -85,7 +86,8 @@ pub fn of_known(cluster: &KubeBrainCluster) -> KubeBrainClusterStatus {
 
 /// Returns true for a condition of the operator. Conditions of other types belong to others.
 fn is_own(condition: &Condition) -> bool {
-    condition.type_ == "Stalled" || conditions::PERMANENT_CONDITIONS.contains(&&*condition.type_)
+    let optional = ["Stalled", archive::CONDITION];
+    optional.contains(&&*condition.type_) || conditions::PERMANENT_CONDITIONS.contains(&&*condition.type_)
 }
 
 /// Returns the status after a pass.
@@ -130,6 +132,7 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
         certificates: pass.desired.certificates.as_ref().map(|_| certificates(pass)),
         ca: authority(pass, previous.ca.clone()),
         rollout: rollout_status(cluster, pass, &facts),
+        backup: archive::status(cluster, &pass.observed.archive, pass.observed.last_backup.as_ref()),
         managed_by: previous.managed_by.clone(),
         last_handled_restart: pass.desired.restart.at.clone(),
         last_handled_transfer: handled
@@ -151,7 +154,10 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
             ..status
         },
     };
-    publishable(cluster, status, &conditions::judge(&facts), now)
+    let mut updates = conditions::judge(&facts);
+    let before = status.conditions.as_deref().unwrap_or_default();
+    updates.extend(archive::condition(before, &pass.observed.archive));
+    publishable(cluster, status, &updates, now)
 }
 
 /// Returns the change in progress and the time when it began; `None` if there is none.

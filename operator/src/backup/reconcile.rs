@@ -84,11 +84,11 @@ async fn obstacle(
     cluster: Option<&KubeBrainCluster>,
 ) -> Result<Option<BackupProgress>, PassError> {
     let refused = |SpecRefusal { reason, message }| Some(BackupProgress::Failed { reason, message });
-    if let Err(refusal) = references::check(backup, &context.settings) {
+    if let Err(refusal) = references::check(backup.into(), &backup.spec.cluster_name, &context.settings) {
         return Ok(refused(refusal));
     }
     let mut missing = None;
-    for named in references::named(backup) {
+    for named in references::named(backup.into()) {
         match look(context, &backup.namespace().unwrap_or_default(), &named).await? {
             Found::OfCluster(owner) => return Ok(refused(named.refused(&owner))),
             Found::Nothing => missing = missing.or(Some(named.missing())),
@@ -100,16 +100,16 @@ async fn obstacle(
     Ok(waits.map(|(reason, message)| BackupProgress::Waiting { reason, message }))
 }
 
-/// The state of an object that a backup names.
-enum Found {
+/// The state of an object that a backup or an archive names.
+pub(crate) enum Found {
     Usable,
     Nothing,
     /// It belongs to this cluster.
     OfCluster(String),
 }
 
-/// Looks at the metadata of an object that a backup names. No value of a Secret is read.
-async fn look(context: &Context, namespace: &str, named: &NamedObject<'_>) -> Result<Found, PassError> {
+/// Looks at the metadata of an object that a backup or an archive names. No value of a Secret is read.
+pub(crate) async fn look(context: &Context, namespace: &str, named: &NamedObject<'_>) -> Result<Found, PassError> {
     let client = || context.client.clone();
     let metadata: Option<ObjectMeta> = match named.kind {
         NamedKind::Secret => {

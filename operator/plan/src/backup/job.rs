@@ -1,41 +1,21 @@
 //! The Jobs of a backup: one makes it, one deletes what was stored.
 
-use std::collections::BTreeMap;
-
 use crds::KubeBrainBackup;
 use crds::backup::DEFAULT_BACKOFF_LIMIT;
-use crds::backup::destination::{Azure, CaBundleRef, ClaimDirectory, Gcs, S3};
 use crds::backup::status::BackupRuntime;
-use crds::cluster::status::BundleKind;
 use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule,
 };
-use k8s_openapi::api::core::v1::{
-    Container, EnvVar, EnvVarSource, LocalObjectReference, PersistentVolumeClaimVolumeSource, PodSpec, PodTemplateSpec,
-    SecretKeySelector, Volume, VolumeMount,
-};
+use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
 
-use super::access::{ClusterAccess, from_config_map};
+use super::access::ClusterAccess;
+use super::pod::{PodPlacement, ProgramPod};
+use super::target::BackupTarget;
 use super::{BACKUP_CONTAINER, deletion_job_name, job_name};
-use crate::names::{BACKUP, MANAGED_BY, MANAGER, labels};
-use crate::objects::pod::{
-    TEMPORARY_MOUNT, TEMPORARY_VOLUME, container_security, from_secret, item, mount, pod_security, projected,
-    temporary_volume,
-};
+use crate::names::BACKUP;
 
-/// Volumes of the pods, which are mounted at paths of the same name below [`MOUNTS`].
-const CLUSTER_VOLUME: &str = "cluster";
-const CREDENTIALS_VOLUME: &str = "credentials";
-const CA_VOLUME: &str = "destination-ca";
-const ENCRYPTION_VOLUME: &str = "encryption";
-const MOUNTS: &str = "/etc/kubebrain";
-/// Volume and mount of a destination that is a volume.
-const CLAIM_VOLUME: &str = "backups";
-const CLAIM_MOUNT: &str = "/backups";
-/// The key of Google's file of credentials in its Secret, and the file.
-const GOOGLE_CREDENTIALS: &str = "credentials.json";
 /// The file from which Kubernetes reads the result.
 const RESULT_FILE: &str = "/dev/termination-log";
 /// Seconds after which an ended Job and its logs are deleted. Its result is in the status by then; if it is not, the Job runs again, and
@@ -45,287 +25,81 @@ const ENDED_JOB_TTL_SECONDS: i32 = 24 * 3600;
 const DELETION_BACKOFF_LIMIT: i32 = 2;
 /// Seconds after which an unfinished Job that deletes fails.
 const DELETION_DEADLINE_SECONDS: i64 = 3600;
-/// Variables with the credentials of S3: each with true if the Secret must have it.
-const S3_VARIABLES: [(&str, bool); 3] = [
-    ("AWS_ACCESS_KEY_ID", true),
-    ("AWS_SECRET_ACCESS_KEY", true),
-    ("AWS_SESSION_TOKEN", false),
-];
-/// The same for Azure, where one of several sets is needed.
-const AZURE_VARIABLES: [(&str, bool); 5] = [
-    ("AZURE_STORAGE_ACCOUNT_KEY", false),
-    ("AZURE_STORAGE_SAS_TOKEN", false),
-    ("AZURE_TENANT_ID", false),
-    ("AZURE_CLIENT_ID", false),
-    ("AZURE_CLIENT_SECRET", false),
-];
 
 /// Renders the Job that makes the backup.
 pub fn create_job(backup: &KubeBrainBackup, access: &ClusterAccess, runtime: &BackupRuntime) -> Job {
     let spec = &backup.spec;
-    let mut pod = JobPod::new("create", backup);
-    pod.object_flags(backup);
-    if let Some(encryption) = &spec.encryption {
-        let key = &encryption.key_secret_ref;
-        let path = pod.project(
-            ENCRYPTION_VOLUME,
-            vec![from_secret(&key.name, vec![item(&key.key, "key")])],
-        );
-        pod.flag("encryption-key-file", format!("{path}/key"));
-    }
-    pod.flag("endpoints", &access.endpoint);
-    if let Some(sources) = &access.certificates {
-        let path = pod.project(CLUSTER_VOLUME, sources.clone());
-        for (flag, file) in [("cacert", "ca.crt"), ("cert", "tls.crt"), ("key", "tls.key")] {
-            pod.flag(flag, format!("{path}/{file}"));
-        }
-    }
-    if let Some(user) = &spec.user_secret_ref {
-        pod.env.push(from_key("BACKUP_USER", &user.name, "username", true));
-        pod.env.push(from_key("ETCDCTL_PASSWORD", &user.name, "password", true));
-        pod.flag("user", "$(BACKUP_USER)");
-    }
+    let mut pod = program("create", backup);
+    pod.store(BackupTarget::from(backup), access);
     if spec.verify {
         pod.args.push("--verify".to_owned());
     }
     pod.flag("result-file", RESULT_FILE);
     let timeout = crds::duration::parse(spec.timeout()).map_or(0, |timeout| timeout.as_secs());
-    pod.job(
-        job_name(backup),
-        backup,
-        runtime,
-        (
-            spec.backoff_limit.unwrap_or(DEFAULT_BACKOFF_LIMIT),
-            i64::try_from(timeout).unwrap_or(i64::MAX),
-        ),
-    )
+    let limits = (
+        spec.backoff_limit.unwrap_or(DEFAULT_BACKOFF_LIMIT),
+        i64::try_from(timeout).unwrap_or(i64::MAX),
+    );
+    job(pod, job_name(backup), (backup, runtime), limits)
 }
 
 /// Renders the Job that deletes the stored objects.
 pub fn delete_job(backup: &KubeBrainBackup, runtime: &BackupRuntime) -> Job {
-    let pod = JobPod::new("delete", backup);
     let limits = (DELETION_BACKOFF_LIMIT, DELETION_DEADLINE_SECONDS);
-    pod.job(deletion_job_name(backup), backup, runtime, limits)
+    let pod = program("delete", backup);
+    job(pod, deletion_job_name(backup), (backup, runtime), limits)
 }
 
-/// The parts of a pod that runs the program.
-struct JobPod {
-    args: Vec<String>,
-    env: Vec<EnvVar>,
-    volumes: Vec<Volume>,
-    mounts: Vec<VolumeMount>,
-    labels: BTreeMap<String, String>,
+/// Returns a pod that knows the request of `backup`.
+fn program(action: &str, backup: &KubeBrainBackup) -> ProgramPod {
+    let name = backup.name_any();
+    let mut pod = ProgramPod::new(action, backup.into(), "kubebrain-backup", (BACKUP, &name));
+    pod.flag("request-id", backup.uid().unwrap_or_default());
+    pod
 }
 
-impl JobPod {
-    /// Returns a pod that reaches the destination of `backup`.
-    fn new(action: &str, backup: &KubeBrainBackup) -> Self {
-        let name = backup.name_any();
-        let mut pod = Self {
-            args: vec!["backup".to_owned(), action.to_owned()],
-            env: Vec::new(),
-            volumes: vec![temporary_volume()],
-            mounts: vec![mount(TEMPORARY_VOLUME, TEMPORARY_MOUNT, false)],
-            // Without those by which Services and budgets select brains.
-            labels: labels([
-                ("app.kubernetes.io/name", "kubebrain-backup"),
-                ("app.kubernetes.io/part-of", "kubebrain"),
-                (MANAGED_BY, MANAGER),
-                (BACKUP, name.as_str()),
-            ]),
-        };
-        let to = &backup.spec.destination;
-        if let Some(s3) = &to.s3 {
-            pod.reach_s3(s3);
-        } else if let Some(gcs) = &to.gcs {
-            pod.reach_gcs(gcs);
-        } else if let Some(azure) = &to.azure {
-            pod.reach_azure(azure, backup.spec.service_account_name.is_some());
-        } else if let Some(claim) = &to.persistent_volume_claim {
-            pod.reach_claim(claim);
-        }
-        pod.flag("request-id", backup.uid().unwrap_or_default());
-        pod
-    }
-
-    fn flag(&mut self, flag: &str, value: impl AsRef<str>) {
-        self.args.push(format!("--{flag}={}", value.as_ref()));
-    }
-
-    fn optional(&mut self, flag: &str, value: Option<impl AsRef<str>>) {
-        if let Some(value) = value {
-            self.flag(flag, value);
-        }
-    }
-
-    /// Mounts a volume of several sources, and returns its path.
-    fn project(&mut self, name: &str, sources: Vec<k8s_openapi::api::core::v1::VolumeProjection>) -> String {
-        let path = format!("{MOUNTS}/{name}");
-        self.volumes.push(projected(name, sources));
-        self.mounts.push(mount(name, &path, true));
-        path
-    }
-
-    fn reach_s3(&mut self, s3: &S3) {
-        self.flag("destination", url("s3", &s3.bucket, s3.prefix.as_deref()));
-        self.optional("destination-endpoint", s3.endpoint.as_ref());
-        self.optional("destination-region", s3.region.as_ref());
-        self.optional("destination-path-style", s3.path_style.map(|style| style.to_string()));
-        self.trust(s3.ca_bundle_ref.as_ref());
-        if let Some(secret) = &s3.credentials_secret_ref {
-            self.credentials(&secret.name, &S3_VARIABLES);
-        }
-    }
-
-    fn reach_gcs(&mut self, gcs: &Gcs) {
-        self.flag("destination", url("gs", &gcs.bucket, gcs.prefix.as_deref()));
-        self.optional("destination-endpoint", gcs.endpoint.as_ref());
-        self.trust(gcs.ca_bundle_ref.as_ref());
-        if let Some(secret) = &gcs.credentials_secret_ref {
-            let file = item(GOOGLE_CREDENTIALS, GOOGLE_CREDENTIALS);
-            let path = self.project(CREDENTIALS_VOLUME, vec![from_secret(&secret.name, vec![file])]);
-            self.flag("destination-credentials-file", format!("{path}/{GOOGLE_CREDENTIALS}"));
-            self.credentials(&secret.name, &[]);
-        }
-    }
-
-    fn reach_azure(&mut self, azure: &Azure, has_account: bool) {
-        self.flag("destination", url("az", &azure.container, azure.prefix.as_deref()));
-        self.optional("destination-endpoint", azure.endpoint.as_ref());
-        self.trust(azure.ca_bundle_ref.as_ref());
-        self.env.push(EnvVar {
-            name: "AZURE_STORAGE_ACCOUNT_NAME".to_owned(),
-            value: Some(azure.account.clone()),
-            ..EnvVar::default()
-        });
-        if let Some(secret) = &azure.credentials_secret_ref {
-            self.credentials(&secret.name, &AZURE_VARIABLES);
-        }
-        if has_account {
-            // Azure's webhook gives only pods with this label the identity of their account.
-            self.labels
-                .insert("azure.workload.identity/use".to_owned(), "true".to_owned());
-        }
-    }
-
-    fn reach_claim(&mut self, claim: &ClaimDirectory) {
-        let path = claim.path.as_ref().map_or_else(String::new, |path| format!("/{path}"));
-        self.flag("destination", format!("file://{CLAIM_MOUNT}{path}"));
-        self.volumes.push(Volume {
-            name: CLAIM_VOLUME.to_owned(),
-            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                claim_name: claim.claim_name.clone(),
-                read_only: None,
-            }),
-            ..Volume::default()
-        });
-        self.mounts.push(mount(CLAIM_VOLUME, CLAIM_MOUNT, false));
-    }
-
-    fn trust(&mut self, bundle: Option<&CaBundleRef>) {
-        let Some(bundle) = bundle else {
-            return;
-        };
-        let source = match bundle.kind {
-            BundleKind::ConfigMap => from_config_map(&bundle.name, &bundle.key),
-            BundleKind::Secret => from_secret(&bundle.name, vec![item(&bundle.key, "ca.crt")]),
-        };
-        let path = self.project(CA_VOLUME, vec![source]);
-        self.flag("destination-ca-file", format!("{path}/ca.crt"));
-    }
-
-    /// Takes credentials from a Secret. Only known variables are read from it, and an incomplete Secret never makes the program use the
-    /// identity of the node.
-    fn credentials(&mut self, secret: &str, variables: &[(&str, bool)]) {
-        self.args.push("--destination-explicit-credentials".to_owned());
-        let variables = variables
-            .iter()
-            .map(|(name, is_required)| from_key(name, secret, name, *is_required));
-        self.env.extend(variables);
-    }
-
-    /// Adds the flags of new objects.
-    fn object_flags(&mut self, backup: &KubeBrainBackup) {
-        let to = &backup.spec.destination;
-        if let Some(s3) = &to.s3 {
-            self.optional("storage-class", s3.storage_class.as_ref());
-            self.optional("server-side-encryption", s3.server_side_encryption.map(|it| it.flag()));
-            self.optional("kms-key-id", s3.kms_key_id.as_ref());
-        }
-        self.optional(
-            "storage-class",
-            to.gcs.as_ref().and_then(|gcs| gcs.storage_class.as_ref()),
-        );
-        self.optional(
-            "storage-class",
-            to.azure.as_ref().and_then(|azure| azure.access_tier.as_ref()),
-        );
-    }
-
-    /// Returns the Job, with the number of pods that may fail and the seconds that it may take.
-    fn job(
-        self,
-        name: String,
-        backup: &KubeBrainBackup,
-        runtime: &BackupRuntime,
-        (backoff, deadline): (i32, i64),
-    ) -> Job {
-        let settings = backup.spec.pod.clone().unwrap_or_default();
-        let secrets = runtime.image_pull_secrets.iter().map(|secret| LocalObjectReference {
-            name: secret.name.clone(),
-        });
-        let secrets: Vec<_> = secrets.collect();
-        let container = Container {
-            name: BACKUP_CONTAINER.to_owned(),
-            image: Some(runtime.image.clone()),
-            image_pull_policy: runtime.image_pull_policy.map(|policy| format!("{policy:?}")),
-            args: Some(self.args),
-            env: (!self.env.is_empty()).then_some(self.env),
-            resources: settings.resources,
-            security_context: Some(container_security()),
-            // The status reports the reason of a failure.
-            termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
-            volume_mounts: Some(self.mounts),
-            ..Container::default()
-        };
-        let pod = PodSpec {
-            containers: vec![container],
-            volumes: Some(self.volumes),
-            service_account_name: backup.spec.service_account_name.clone(),
-            automount_service_account_token: Some(false),
-            enable_service_links: Some(false),
-            restart_policy: Some("Never".to_owned()),
-            security_context: Some(pod_security(runtime.run_as.unwrap_or_default())),
-            image_pull_secrets: (!secrets.is_empty()).then_some(secrets),
-            node_selector: (!settings.node_selector.is_empty()).then_some(settings.node_selector),
-            tolerations: (!settings.tolerations.is_empty()).then_some(settings.tolerations),
-            priority_class_name: settings.priority_class_name,
-            ..PodSpec::default()
-        };
-        Job {
-            metadata: ObjectMeta {
-                name: Some(name),
-                namespace: backup.namespace(),
-                labels: Some(self.labels.clone()),
-                owner_references: Some(vec![owner(backup)]),
-                ..ObjectMeta::default()
+/// Returns the Job, with the number of pods that may fail and the seconds that it may take.
+fn job(
+    program: ProgramPod,
+    name: String,
+    (backup, runtime): (&KubeBrainBackup, &BackupRuntime),
+    (backoff, deadline): (i32, i64),
+) -> Job {
+    let settings = backup.spec.pod.clone().unwrap_or_default();
+    let placement = PodPlacement {
+        resources: settings.resources,
+        node_selector: settings.node_selector,
+        tolerations: settings.tolerations,
+        priority_class_name: settings.priority_class_name,
+    };
+    let labels = program.labels.clone();
+    let pod = PodSpec {
+        restart_policy: Some("Never".to_owned()),
+        ..program.spec(BACKUP_CONTAINER, runtime, placement)
+    };
+    Job {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: backup.namespace(),
+            labels: Some(labels.clone()),
+            owner_references: Some(vec![owner(backup)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(JobSpec {
+            backoff_limit: Some(backoff),
+            active_deadline_seconds: Some(deadline),
+            ttl_seconds_after_finished: Some(ENDED_JOB_TTL_SECONDS),
+            pod_failure_policy: Some(evictions_do_not_count()),
+            template: PodTemplateSpec {
+                metadata: Some(ObjectMeta {
+                    labels: Some(labels),
+                    ..ObjectMeta::default()
+                }),
+                spec: Some(pod),
             },
-            spec: Some(JobSpec {
-                backoff_limit: Some(backoff),
-                active_deadline_seconds: Some(deadline),
-                ttl_seconds_after_finished: Some(ENDED_JOB_TTL_SECONDS),
-                pod_failure_policy: Some(evictions_do_not_count()),
-                template: PodTemplateSpec {
-                    metadata: Some(ObjectMeta {
-                        labels: Some(self.labels),
-                        ..ObjectMeta::default()
-                    }),
-                    spec: Some(pod),
-                },
-                ..JobSpec::default()
-            }),
-            ..Job::default()
-        }
+            ..JobSpec::default()
+        }),
+        ..Job::default()
     }
 }
 
@@ -351,29 +125,5 @@ fn evictions_do_not_count() -> PodFailurePolicy {
             }]),
             ..PodFailurePolicyRule::default()
         }],
-    }
-}
-
-/// Returns a variable with the value of a Secret's key.
-fn from_key(variable: &str, secret: &str, key: &str, is_required: bool) -> EnvVar {
-    EnvVar {
-        name: variable.to_owned(),
-        value_from: Some(EnvVarSource {
-            secret_key_ref: Some(SecretKeySelector {
-                name: secret.to_owned(),
-                key: key.to_owned(),
-                optional: Some(!is_required),
-            }),
-            ..EnvVarSource::default()
-        }),
-        ..EnvVar::default()
-    }
-}
-
-/// Returns the URL of a place in a store.
-pub(super) fn url(scheme: &str, bucket: &str, prefix: Option<&str>) -> String {
-    match prefix {
-        Some(prefix) => format!("{scheme}://{bucket}/{prefix}"),
-        None => format!("{scheme}://{bucket}"),
     }
 }

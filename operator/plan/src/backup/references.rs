@@ -1,12 +1,12 @@
-//! The objects that a backup names. They must not be ones that the operator created for a cluster.
+//! The objects that a backup or an archive names. They must not be ones that the operator created for a cluster.
 //!
 //! Otherwise a user who may only create backups could send the keys of a cluster to a service, or write into its volume.
 
-use crds::KubeBrainBackup;
 use crds::backup::destination::{CaBundleRef, ClaimDirectory};
 use crds::cluster::image::LocalRef;
 use crds::cluster::status::BundleKind;
 
+use super::target::BackupTarget;
 use crate::spec::{OperatorSettings, SpecRefusal};
 
 /// Kinds of objects that a backup names.
@@ -51,33 +51,27 @@ fn refusal(message: String) -> SpecRefusal {
 /// Refuses a spec that asks for what the operator does not allow.
 ///
 /// # Errors
-/// It names a service account, or a volume of its cluster.
-pub fn check(backup: &KubeBrainBackup, settings: &OperatorSettings) -> Result<(), SpecRefusal> {
-    let spec = &backup.spec;
-    if let Some(account) = spec
-        .service_account_name
-        .as_ref()
-        .filter(|_| !settings.allow_unsafe_pods)
-    {
+/// It names a service account, or a volume of the cluster.
+pub fn check(target: BackupTarget<'_>, cluster: &str, settings: &OperatorSettings) -> Result<(), SpecRefusal> {
+    if let Some(account) = target.service_account_name.filter(|_| !settings.allow_unsafe_pods) {
         return Err(refusal(format!(
             "serviceAccountName {account:?}: a backup may not use a service account; to allow it, start the operator with --allow-unsafe-pods"
         )));
     }
-    let own = format!("data-{}-", spec.cluster_name);
-    let claims = named(backup)
+    let own = format!("data-{cluster}-");
+    let claims = named(target)
         .into_iter()
         .filter(|named| named.kind == NamedKind::PersistentVolumeClaim);
     let is_member = |name: &str| name.strip_prefix(&own).is_some_and(|rest| rest.parse::<u16>().is_ok());
     match claims.into_iter().find(|claim| is_member(claim.name)) {
-        Some(claim) => Err(claim.refused(&spec.cluster_name)),
+        Some(claim) => Err(claim.refused(cluster)),
         None => Ok(()),
     }
 }
 
 /// Returns the objects that a spec names.
-pub fn named(backup: &KubeBrainBackup) -> Vec<NamedObject<'_>> {
-    let spec = &backup.spec;
-    let to = &spec.destination;
+pub fn named(target: BackupTarget<'_>) -> Vec<NamedObject<'_>> {
+    let to = target.destination;
     let mut all = Vec::new();
     let secret = |path, name| NamedObject {
         path,
@@ -123,9 +117,12 @@ pub fn named(backup: &KubeBrainBackup) -> Vec<NamedObject<'_>> {
         kind: NamedKind::PersistentVolumeClaim,
         name: claim_name,
     }));
-    let encryption = spec.encryption.as_ref();
-    all.extend(encryption.map(|it| secret("encryption.keySecretRef", it.key_secret_ref.name.as_str())));
-    let user = spec.user_secret_ref.as_ref();
+    all.extend(
+        target
+            .encryption
+            .map(|it| secret("encryption.keySecretRef", it.key_secret_ref.name.as_str())),
+    );
+    let user = target.user_secret_ref;
     all.extend(user.map(|reference| secret("userSecretRef", reference.name.as_str())));
     all
 }

@@ -1,13 +1,15 @@
 //! The status of a backup, and the Events about its changes.
 
 use crds::backup::status::{BackupRuntime, KubeBrainBackupStatus};
+use crds::cluster::status::LastBackup;
 use crds::{KubeBrainBackup, backup::DeletionPolicy};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
 use serde::Deserialize;
 
-use super::job::url;
+use super::target::BackupTarget;
 use crate::event::ClusterEvent;
 use crate::member::clean;
 use crate::status::{ConditionStatus, ConditionUpdate, merge, whole_seconds};
@@ -64,18 +66,7 @@ impl BackupResult {
 
 /// Returns the place of a backup.
 pub fn location(backup: &KubeBrainBackup) -> String {
-    let to = &backup.spec.destination;
-    if let Some(s3) = &to.s3 {
-        url("s3", &s3.bucket, s3.prefix.as_deref())
-    } else if let Some(gcs) = &to.gcs {
-        url("gs", &gcs.bucket, gcs.prefix.as_deref())
-    } else if let Some(azure) = &to.azure {
-        url("az", &azure.container, azure.prefix.as_deref())
-    } else if let Some(claim) = &to.persistent_volume_claim {
-        url("pvc", &claim.claim_name, claim.path.as_deref())
-    } else {
-        String::new()
-    }
+    BackupTarget::from(backup).location()
 }
 
 /// Returns the status of a backup that begins: from then on objects may be stored.
@@ -182,6 +173,15 @@ pub(super) fn is_true(backup: &KubeBrainBackup, type_: &str) -> bool {
     conditions
         .iter()
         .any(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
+/// Returns the name of a backup that was made, with the time; `None` if it is not complete.
+pub fn completed(backup: &KubeBrainBackup) -> Option<LastBackup> {
+    let time = backup.status.as_ref()?.completion_time.clone()?;
+    is_true(backup, "Complete").then(|| LastBackup {
+        name: backup.name_any(),
+        completion_time: time,
+    })
 }
 
 /// Returns the Events to publish when the status of a backup changes to `status`.

@@ -258,7 +258,7 @@ fn brains_are_reached_as_the_operator_reaches_them() {
 fn every_object_that_a_spec_names_is_known() {
     let names = |destination: Value, more: Value| -> Vec<String> {
         let backup = backup(destination, more);
-        named(&backup)
+        named((&backup).into())
             .iter()
             .map(|named| format!("{} {:?} {}", named.path, named.kind, named.name))
             .collect()
@@ -292,7 +292,7 @@ fn every_object_that_a_spec_names_is_known() {
         ]
     );
     let map = json!({"s3": {"bucket": "b", "caBundleRef": {"name": "cas"}}});
-    assert_eq!(named(&backup(map, json!({})))[0].kind, NamedKind::ConfigMap);
+    assert_eq!(named((&backup(map, json!({}))).into())[0].kind, NamedKind::ConfigMap);
 }
 
 #[test]
@@ -302,15 +302,13 @@ fn service_accounts_and_volumes_of_members_are_refused() {
         ..settings()
     };
     let account = backup(json!({"s3": {"bucket": "b"}}), json!({"serviceAccountName": "admin"}));
-    let refusal = check(&account, &strict).unwrap_err();
+    let refusal = check((&account).into(), "dev", &strict).unwrap_err();
     assert_eq!(refusal.reason, "InvalidSpec");
     assert!(refusal.message.contains("--allow-unsafe-pods"), "{}", refusal.message);
-    assert_eq!(check(&account, &settings()), Ok(()));
+    assert_eq!(check((&account).into(), "dev", &settings()), Ok(()));
     let claim = |name: &str| {
-        check(
-            &backup(json!({"persistentVolumeClaim": {"claimName": name}}), json!({})),
-            &strict,
-        )
+        let claim = backup(json!({"persistentVolumeClaim": {"claimName": name}}), json!({}));
+        check((&claim).into(), "dev", &strict)
     };
     assert!(
         claim("data-dev-0")

@@ -10,7 +10,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
 use super::Renderer;
-use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, POD_NAME, ROLE, is_reserved};
+use crate::archive;
+use crate::names::{ARCHIVE, CLIENT_PORT, METRICS_PORT, PEER_PORT, POD_NAME, ROLE, is_reserved, labels};
 
 impl Renderer<'_> {
     /// The headless Service, which gives each member a DNS name. It also does so before a member is ready, or brains could not find each
@@ -139,10 +140,22 @@ impl Renderer<'_> {
         })
     }
 
-    /// Returns a PodMonitor of the Prometheus operator, as JSON because its types are not linked here.
+    /// Returns the PodMonitor of the members.
     pub fn pod_monitor(&self) -> Option<Value> {
+        self.monitor(&self.names().cluster, self.pod_labels())
+    }
+
+    /// Returns the PodMonitor of the archive: alerts tell archives apart by their jobs, so each cluster has one.
+    pub fn archive_monitor(&self) -> Option<Value> {
+        archive::wanted(self.cluster)?;
+        let pods = labels([(ARCHIVE, self.names().cluster.as_str())]);
+        self.monitor(&self.names().archive(), pods)
+    }
+
+    /// Returns a PodMonitor of the Prometheus operator, as JSON because its types are not linked here.
+    fn monitor(&self, name: &str, pods: BTreeMap<String, String>) -> Option<Value> {
         let wanted = self.cluster.spec.monitoring.as_ref()?.pod_monitor.as_ref()?;
-        let mut metadata = self.metadata(&self.names().cluster);
+        let mut metadata = self.metadata(name);
         let own = metadata.labels.take().unwrap_or_default();
         metadata.labels = Some(wanted.labels.clone().into_iter().chain(own).collect());
         let mut endpoint = json!({"port": "metrics", "path": "/metrics"});
@@ -153,7 +166,7 @@ impl Renderer<'_> {
             "apiVersion": "monitoring.coreos.com/v1",
             "kind": "PodMonitor",
             "metadata": metadata,
-            "spec": {"selector": {"matchLabels": self.pod_labels()}, "podMetricsEndpoints": [endpoint]},
+            "spec": {"selector": {"matchLabels": pods}, "podMetricsEndpoints": [endpoint]},
         });
         wanted.enabled.then_some(monitor)
     }

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod,
 use kube::ResourceExt;
 
 use super::facts::Blocker;
+use crate::archive::ARCHIVE_CONTAINER;
 use crate::backup::BACKUP_CONTAINER;
 use crate::member::{BrainRefusal, BrainRole, MemberAnswer};
 use crate::names::PEER_PORT;
@@ -63,7 +64,7 @@ pub fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
         return None;
     }
     let stuck = containers(pod).find_map(|brain| {
-        let own = [BRAIN_CONTAINER, "wipe", BACKUP_CONTAINER].contains(&brain.name.as_str());
+        let own = [BRAIN_CONTAINER, "wipe", BACKUP_CONTAINER, ARCHIVE_CONTAINER].contains(&brain.name.as_str());
         let named = |reason, why: String| match own {
             true => named(reason, why),
             false => named(reason, format!("container {}: {why}", brain.name)),

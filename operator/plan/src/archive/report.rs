@@ -1,0 +1,120 @@
+//! The state of an archive, as a pass over it finds it.
+
+use crds::KubeBrainCluster;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use super::{ArchiveFigures, CONDITION};
+use crate::status::{ConditionStatus, ConditionUpdate, whole_seconds};
+
+/// An archive is behind if what is older than this is not stored. The alert `KubeBrainArchiveBehind` has the same limit.
+const MAX_LAG_SECONDS: i64 = 120;
+
+/// The end of the changes that an archive has stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArchivePosition {
+    /// Everything up to this revision.
+    pub revision: i64,
+    /// Everything up to this time.
+    pub until: Timestamp,
+}
+
+/// The pod, as a pass found it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ArchiveState {
+    /// It answered.
+    Answered(ArchiveFigures),
+    /// It is ready and did not answer, for this reason.
+    Silent(String),
+    /// No pod is ready, for this reason if there is one.
+    Missing(Option<String>),
+}
+
+/// The result of a pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArchiveReport {
+    pub condition: ConditionUpdate,
+    pub position: Option<ArchivePosition>,
+    /// Seconds from the time of the position to the pass.
+    pub lag: Option<i64>,
+}
+
+/// Returns the report on an archive that does not run, or not as the spec asks for it.
+pub fn waiting(reason: &str, message: impl Into<String>, before: Option<ArchivePosition>) -> ArchiveReport {
+    ArchiveReport {
+        condition: ConditionUpdate::new(CONDITION, ConditionStatus::False, reason, message),
+        position: before,
+        lag: None,
+    }
+}
+
+/// Returns the report on an archive that should run; `before` is its last known position.
+pub fn observed(state: &ArchiveState, before: Option<ArchivePosition>, now: Timestamp) -> ArchiveReport {
+    let now = whole_seconds(now);
+    let (position, gaps) = match state {
+        ArchiveState::Answered(figures) => (position(figures, now).or(before), figures.gaps),
+        ArchiveState::Silent(_) | ArchiveState::Missing(_) => (before, 0),
+    };
+    let lag = position.map(|position| now.duration_since(position.until).as_secs().max(0));
+    let keeps_up = lag.is_some_and(|lag| lag <= MAX_LAG_SECONDS);
+    ArchiveReport {
+        condition: judge(state, position, (keeps_up, gaps > 0)),
+        position,
+        lag,
+    }
+}
+
+fn judge(
+    state: &ArchiveState,
+    position: Option<ArchivePosition>,
+    (keeps_up, has_gap): (bool, bool),
+) -> ConditionUpdate {
+    use ConditionStatus::{False, True, Unknown};
+    let say = |status, reason: &str, message: String| ConditionUpdate::new(CONDITION, status, reason, message);
+    if keeps_up && has_gap {
+        let message = "changes are archived, but some revisions were compacted before and cannot be restored: the log of the pod names them";
+        return say(True, "HasGap", message.to_owned());
+    }
+    if keeps_up {
+        let message = format!("all changes older than {MAX_LAG_SECONDS} s are stored");
+        return say(True, "Archiving", message);
+    }
+    let since = position.map_or_else(
+        || "nothing is stored yet".to_owned(),
+        |position| format!("changes since {} are not stored", position.until),
+    );
+    match state {
+        ArchiveState::Answered(_) if position.is_none() => say(False, "Creating", since),
+        ArchiveState::Answered(_) => say(
+            False,
+            "Behind",
+            format!("{since}: the log of the pod says whether the members or the destination fail"),
+        ),
+        ArchiveState::Silent(why) => say(
+            Unknown,
+            "Unreachable",
+            format!("the pod does not answer the operator: {why}"),
+        ),
+        ArchiveState::Missing(None) if position.is_none() => say(False, "Creating", "the pod starts".to_owned()),
+        ArchiveState::Missing(None) => say(False, "NotRunning", format!("{since}: no pod is ready")),
+        ArchiveState::Missing(Some(why)) => say(False, "NotRunning", format!("{since}: {why}")),
+    }
+}
+
+fn position(figures: &ArchiveFigures, now: Timestamp) -> Option<ArchivePosition> {
+    let until = now.checked_sub(SignedDuration::from_secs(figures.lag?)).ok()?;
+    Some(ArchivePosition {
+        revision: figures.revision,
+        until,
+    })
+}
+
+impl ArchivePosition {
+    /// Returns the position in the status of a cluster.
+    pub fn of(cluster: &KubeBrainCluster) -> Option<Self> {
+        let backup = cluster.status.as_ref()?.backup.as_ref()?;
+        Some(Self {
+            revision: backup.archived_revision?,
+            until: backup.archived_until.as_ref()?.0,
+        })
+    }
+}
