@@ -29,6 +29,7 @@ mod reconcile;
 mod tests;
 
 use reconcile::reconcile;
+pub(crate) use reconcile::{Found, look};
 
 /// Maximum number of concurrent passes.
 const MAX_CONCURRENT_RECONCILES: u16 = 4;
@@ -46,7 +47,15 @@ pub(crate) async fn run(context: Context, namespace: Option<String>, stop: Cance
     let queue = Arc::<WorkQueue<KubeBrainBackup>>::default();
     let writer = Writer::default();
     let store: Store<KubeBrainBackup> = writer.as_reader();
-    let watch = backups::watch(context.client.clone(), namespace, writer, queue.clone());
+    let reports = context.backups.clone();
+    let filled = context.cache.clone();
+    let watched = (context.client.clone(), namespace, queue.clone());
+    let watch = async {
+        // A backup is recorded only for a cluster that is known.
+        filled.filled().await;
+        let (client, namespace, queue) = watched;
+        backups::watch(client, namespace, writer, (queue, reports)).await;
+    };
     let passes = async {
         // Until the clusters are known, a pass would miss the one of its backup.
         tokio::select! {

@@ -4,6 +4,7 @@ use kube::{Api, Client};
 use plan::spec::OperatorSettings;
 
 use crate::apply_history::ApplyHistory;
+use crate::archive::BackupReports;
 use crate::cache::external_pods::ExternalPods;
 use crate::cache::received::ObjectStub;
 use crate::cache::user_secrets::UserSecrets;
@@ -29,6 +30,7 @@ pub(crate) struct Context {
     pub(crate) user_secrets: UserSecrets,
     pub(crate) prober: Prober,
     pub(crate) leader_watches: LeaderWatches,
+    pub(crate) backups: BackupReports,
     pub(crate) external_pods: ExternalPods,
     pub(crate) fleet: Fleet,
     pub(crate) installation: Installation,

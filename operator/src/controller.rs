@@ -196,6 +196,7 @@ async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<GuardedReconciler>) 
     match ended {
         Ok(ended) => {
             guarded.failures.forget(&object);
+            guarded.context.backups.ask(&cluster);
             let is_refused = ended.as_ref().is_some_and(|ended| ended.is_refused);
             guarded.refusals.record(&cluster, is_refused);
             let Some(ended) = ended else {

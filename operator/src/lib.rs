@@ -4,7 +4,7 @@
 //! status. The current state comes from `cache`, which watches fill, so a pass over a settled cluster sends requests only to brains
 //! (`probe`). `expectations` records where the cache lags the operator's own writes. Every request passes `transport`, which sends no
 //! write while another replica leads. Two replicas are safe: one holds a Lease and works, and its loss ends the process in the middle of
-//! its work. `backup` has passes of its own.
+//! its work. `backup` has passes of its own, and so has `archive`.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use tracing::info;
 mod api_error;
 mod apply;
 mod apply_history;
+mod archive;
 mod backup;
 mod cache;
 mod context;
@@ -52,6 +53,7 @@ mod transport;
 mod work_queue;
 
 use apply_history::ApplyHistory;
+use archive::BackupReports;
 use cache::external_pods::ExternalPods;
 use cache::user_secrets::UserSecrets;
 use context::Context;
@@ -243,6 +245,7 @@ impl NamespaceWorker {
             events: self.events,
             metrics: self.metrics,
             leader_watches: LeaderWatches::new(cache.clusters.clone(), queue.clone()),
+            backups: BackupReports::new(cache.clusters.clone(), queue.clone()),
             cache,
             expectations: self.expectations,
             apply_history: ApplyHistory::default(),
@@ -251,8 +254,10 @@ impl NamespaceWorker {
             installation: self.installation,
         };
         let backups = backup::run(context.clone(), namespace, stop.clone());
+        let archives = archive::run(context.clone(), stop.clone());
+        let archives = async { Ok(archives.await) };
         let scope = controller::ReconcileScope { context, queue, feeds };
-        tokio::try_join!(controller::run(scope, stop), backups)?;
+        tokio::try_join!(controller::run(scope, stop), backups, archives)?;
         Ok(())
     }
 }

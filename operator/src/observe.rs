@@ -73,6 +73,8 @@ pub(crate) async fn observe(
         pod_monitors: stores.knows(ObjectKind::PodMonitor),
         given_secrets: context.user_secrets.of(cluster).await?,
         refused_pods: None,
+        archive: context.backups.archive(cluster),
+        last_backup: context.backups.last_backup(cluster),
     };
     late.overlay(&mut observed);
     ask_by_name(&context.client, cluster, desired, &mut observed).await?;

@@ -14,10 +14,12 @@ use plan::names::CLIENT_PORT;
 use prost::Message;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+mod archive;
 mod connection;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use archive::ask as ask_archive;
 use connection::ProbedBrain;
 
 /// Timeout of a `GET /member`.

@@ -9,6 +9,7 @@ use plan::testing::settings;
 use tokio::task::JoinSet;
 
 use crate::apply_history::ApplyHistory;
+use crate::archive::BackupReports;
 use crate::cache;
 use crate::cache::external_pods::ExternalPods;
 use crate::cache::user_secrets::UserSecrets;
@@ -56,6 +57,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> ReconcileScope {
         settings: settings(),
         metrics,
         leader_watches: LeaderWatches::new(cache.clusters.clone(), queue.clone()),
+        backups: BackupReports::new(cache.clusters.clone(), queue.clone()),
         cache,
         expectations,
         apply_history: ApplyHistory::default(),

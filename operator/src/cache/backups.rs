@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 use super::feed::watch_pages;
 use super::optional::{KIND_RETRY_INTERVAL, exists, while_existing};
 use super::received::WholeObject;
+use crate::archive::BackupReports;
 use crate::work_queue::WorkQueue;
 
 /// Interval of checks for the definition while it is missing.
@@ -27,13 +28,14 @@ pub(crate) fn resource() -> ApiResource {
     ApiResource::erase::<KubeBrainBackup>(&())
 }
 
-/// Fills `writer` with the backups of `namespace`, or of all, that are not settled, and adds each change of them to `queue`. It never ends.
+/// Fills `writer` with the backups of `namespace`, or of all, that are not settled, and adds each change of them to `queue`. Those
+/// that are complete are recorded in `reports`. It never ends.
 /// The definition may be missing: it is younger than that of clusters.
 pub(crate) async fn watch(
     client: Client,
     namespace: Option<String>,
     mut writer: Writer<KubeBrainBackup>,
-    queue: Arc<WorkQueue<KubeBrainBackup>>,
+    (queue, reports): (Arc<WorkQueue<KubeBrainBackup>>, BackupReports),
 ) {
     let kind = resource();
     let mut is_missing = false;
@@ -45,7 +47,7 @@ pub(crate) async fn watch(
                     Some(namespace) => Api::namespaced_with(client.clone(), namespace, &kind),
                     None => Api::all_with(client.clone(), &kind),
                 };
-                let watch = follow(api, &mut writer, &queue);
+                let watch = follow(api, &mut writer, (&queue, &reports));
                 Box::pin(while_existing(&client, &kind, watch)).await;
             }
             Ok(false) => {
@@ -65,7 +67,11 @@ pub(crate) async fn watch(
     }
 }
 
-async fn follow(api: Api<WholeObject>, writer: &mut Writer<KubeBrainBackup>, queue: &WorkQueue<KubeBrainBackup>) {
+async fn follow(
+    api: Api<WholeObject>,
+    writer: &mut Writer<KubeBrainBackup>,
+    (queue, reports): (&WorkQueue<KubeBrainBackup>, &BackupReports),
+) {
     let mut events = pin!(watch_pages(api, None));
     let mut failing = false;
     // Backups in the store; the deletion of any other starts no pass.
@@ -105,7 +111,9 @@ async fn follow(api: Api<WholeObject>, writer: &mut Writer<KubeBrainBackup>, que
                 stored.iter().cloned().for_each(|backup| queue.add(backup));
             }
             Event::InitApply(object) => {
-                if let Some(backup) = read(&object).filter(|backup| !is_settled(backup)) {
+                let backup = read(&object);
+                backup.iter().for_each(|backup| reports.backed_up(backup));
+                if let Some(backup) = backup.filter(|backup| !is_settled(backup)) {
                     stored.insert(ObjectRef::from_obj(&backup));
                     writer.apply_watcher_event(&Event::InitApply(backup));
                 }
@@ -114,6 +122,7 @@ async fn follow(api: Api<WholeObject>, writer: &mut Writer<KubeBrainBackup>, que
                 let Some(backup) = read(&object) else {
                     continue;
                 };
+                reports.backed_up(&backup);
                 let place = ObjectRef::from_obj(&backup);
                 if !is_settled(&backup) {
                     stored.insert(place.clone());

@@ -1,0 +1,141 @@
+//! Archives and backups of clusters for their status, between the passes that find them and those that write them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crds::cluster::status::LastBackup;
+use crds::{KubeBrainBackup, KubeBrainCluster};
+use kube::ResourceExt as _;
+use kube::runtime::reflector::{ObjectRef, Store};
+use plan::archive::{ArchivePosition, ObservedArchive, concerns, is_news};
+use plan::backup::completed;
+use tokio::time::Instant;
+
+use crate::work_queue::WorkQueue;
+
+/// Minimum interval between passes over a cluster that are asked for the same news.
+const ASK_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The archives and backups of the clusters in one cache, as far as they are known. Clones share it.
+#[derive(Clone)]
+pub(crate) struct BackupReports {
+    known: Arc<Mutex<HashMap<ObjectRef<KubeBrainCluster>, KnownBackups>>>,
+    clusters: Store<KubeBrainCluster>,
+    /// Clusters that need a pass.
+    passes: Arc<WorkQueue>,
+    /// Clusters whose archive needs one.
+    archives: Arc<WorkQueue>,
+}
+
+#[derive(Default)]
+struct KnownBackups {
+    /// The uid of the cluster that `archive` is of.
+    uid: Option<String>,
+    archive: ObservedArchive,
+    /// The time when a pass over the cluster was last asked for.
+    asked: Option<Instant>,
+    last_backup: Option<LastBackup>,
+}
+
+impl BackupReports {
+    pub(crate) fn new(clusters: Store<KubeBrainCluster>, passes: Arc<WorkQueue>) -> Self {
+        Self {
+            known: Arc::default(),
+            clusters,
+            passes,
+            archives: Arc::default(),
+        }
+    }
+
+    /// Returns the queue of clusters whose archive needs a pass.
+    pub(crate) fn archives(&self) -> Arc<WorkQueue> {
+        self.archives.clone()
+    }
+
+    /// Asks for a pass over the archive of a cluster, if it may have one.
+    pub(crate) fn ask(&self, cluster: &KubeBrainCluster) {
+        if concerns(cluster) {
+            self.archives.add(ObjectRef::from_obj(cluster));
+        }
+    }
+
+    /// Records what a pass over an archive found. If the status does not say so yet, it asks for a pass over the cluster, but not again and
+    /// again: passes over that cluster may fail.
+    pub(crate) fn report(&self, cluster: &KubeBrainCluster, archive: ObservedArchive) {
+        let object = ObjectRef::from_obj(cluster);
+        let is_news = is_news(cluster, &archive) && cluster.metadata.deletion_timestamp.is_none();
+        let asks = self.with(&object, |known| {
+            let is_same = known.uid == cluster.uid() && known.archive.says_the_same_as(&archive);
+            let is_early = known.asked.is_some_and(|asked| asked.elapsed() < ASK_INTERVAL);
+            known.uid = cluster.uid();
+            known.archive = archive;
+            let asks = is_news && !(is_same && is_early);
+            if asks {
+                known.asked = Some(Instant::now());
+            }
+            asks
+        });
+        if asks {
+            self.passes.add(object);
+        }
+    }
+
+    /// Records a backup of the operator, if it is complete.
+    pub(crate) fn backed_up(&self, backup: &KubeBrainBackup) {
+        let Some(complete) = completed(backup) else {
+            return;
+        };
+        let namespace = backup.namespace().unwrap_or_default();
+        let object = ObjectRef::new(&backup.spec.cluster_name).within(&namespace);
+        if self.clusters.get(&object).is_none() {
+            return;
+        }
+        let is_newest = self.with(&object, |known| {
+            let newest = known.last_backup.as_ref().map(|last| last.completion_time.0);
+            let is_newest = newest.is_none_or(|newest| newest < complete.completion_time.0);
+            if is_newest {
+                known.last_backup = Some(complete);
+            }
+            is_newest
+        });
+        if is_newest {
+            self.passes.add(object);
+        }
+    }
+
+    /// Returns what is known of the archive of a cluster.
+    pub(crate) fn archive(&self, cluster: &KubeBrainCluster) -> ObservedArchive {
+        let known = self.lock();
+        let found = known.get(&ObjectRef::from_obj(cluster));
+        let found = found.filter(|known| known.uid == cluster.uid());
+        found.map(|known| known.archive.clone()).unwrap_or_default()
+    }
+
+    /// Returns the newest backup of a cluster that was complete.
+    pub(crate) fn last_backup(&self, cluster: &KubeBrainCluster) -> Option<LastBackup> {
+        self.lock().get(&ObjectRef::from_obj(cluster))?.last_backup.clone()
+    }
+
+    /// Returns the last known position of an archive: that of the last pass, or that in the status.
+    pub(crate) fn position(&self, cluster: &KubeBrainCluster) -> Option<ArchivePosition> {
+        match self.archive(cluster) {
+            ObservedArchive::Reported(report) => report.position,
+            ObservedArchive::Unknown => ArchivePosition::of(cluster),
+            ObservedArchive::Absent => None,
+        }
+    }
+
+    /// Changes what is known of a cluster. Before another one is added, those that no longer exist are forgotten.
+    fn with<T>(&self, object: &ObjectRef<KubeBrainCluster>, change: impl FnOnce(&mut KnownBackups) -> T) -> T {
+        let mut all = self.lock();
+        if !all.contains_key(object) {
+            all.retain(|object, _| self.clusters.get(object).is_some());
+        }
+        change(all.entry(object.clone()).or_default())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectRef<KubeBrainCluster>, KnownBackups>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

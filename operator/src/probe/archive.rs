@@ -1,0 +1,83 @@
+//! Asks the pod of an archive how far it is, by its metrics. Their port speaks HTTP/1.1 alone.
+//!
+//! The pod is untrusted, because the tenant chooses its image: its answer is limited in time and in bytes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use plan::archive::ArchiveFigures;
+use plan::member::{MAX_TEXT_BYTES, clean};
+use plan::names::METRICS_PORT;
+use tokio::net::TcpStream;
+
+/// Timeout of the whole exchange.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
+/// Maximum size of an answer, in bytes.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
+/// Maximum size of the head of an answer, in bytes; the smallest buffer that hyper supports.
+const MAX_HEAD_BYTES: usize = 8 * 1024;
+
+/// Asks the archive at the IP address `address`.
+///
+/// # Errors
+/// The reason why it did not answer, in words for the status.
+pub(crate) async fn ask(address: &str) -> Result<ArchiveFigures, String> {
+    let address = metrics_port(address)?;
+    let text = tokio::time::timeout(ANSWER_TIMEOUT, metrics(address)).await;
+    let text = text.map_err(|_| "it did not answer in time".to_owned())??;
+    ArchiveFigures::parse(&text).ok_or_else(|| "its metrics are not those of an archive".to_owned())
+}
+
+async fn metrics(address: SocketAddr) -> Result<String, String> {
+    let stream = TcpStream::connect(address).await;
+    let stream = stream.map_err(|error| format!("no connection: {}", clean(&error.to_string(), MAX_TEXT_BYTES)))?;
+    let broken = |error: &dyn std::error::Error| {
+        let text = clean(&error.to_string(), MAX_TEXT_BYTES);
+        format!("the connection failed: {text}")
+    };
+    let mut builder = http1::Builder::new();
+    let handshake = builder.max_buf_size(MAX_HEAD_BYTES).handshake(TokioIo::new(stream));
+    let (mut send, connection) = handshake.await.map_err(|error| broken(&error))?;
+    let request = Request::builder().uri("/metrics").header(HOST, address.to_string());
+    let request = request.body(Empty::<Bytes>::new());
+    let request = request.map_err(|error| format!("bad request: {error}"))?;
+    let exchange = async {
+        let answer = send.send_request(request).await.map_err(|error| broken(&error))?;
+        if answer.status() != StatusCode::OK {
+            return Err(format!("it answered {}", answer.status().as_u16()));
+        }
+        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+        let body =
+            body.map_err(|error| format!("the connection failed: {}", clean(&error.to_string(), MAX_TEXT_BYTES)))?;
+        Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
+    };
+    tokio::pin!(connection, exchange);
+    tokio::select! {
+        text = &mut exchange => text,
+        ended = &mut connection => {
+            ended.map_err(|error| broken(&error))?;
+            // Data that arrived before the end of the connection can still be read.
+            exchange.await
+        }
+    }
+}
+
+/// Returns the address with the port of metrics, unless it has a port of its own.
+fn metrics_port(address: &str) -> Result<SocketAddr, String> {
+    if let Ok(with_port) = address.parse() {
+        return Ok(with_port);
+    }
+    let invalid = || {
+        let address = clean(address, MAX_TEXT_BYTES);
+        format!("the address of its pod is invalid: {address:?}")
+    };
+    let ip: IpAddr = address.parse().map_err(|_| invalid())?;
+    let port = u16::try_from(METRICS_PORT).map_err(|_| invalid())?;
+    Ok(SocketAddr::new(ip, port))
+}
