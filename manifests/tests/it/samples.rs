@@ -14,7 +14,7 @@ const ARGOCD: &str = "argocd/tenant/apiserver/apiserver.yaml";
 #[test]
 fn every_sample_has_a_cluster_that_obeys_the_rules() {
     let samples = below("yaml/samples");
-    assert_eq!(samples.len(), 10);
+    assert_eq!(samples.len(), 11);
     for name in samples {
         let mut clusters = 0;
         for object in objects(&name) {
@@ -67,6 +67,16 @@ fn samples_of_backups_obey_the_rules_and_name_what_is_there() {
             assert!(beside.contains(&json!(named)), "{name}: {named}");
         }
     }
+}
+
+#[test]
+fn sample_of_an_archive_names_the_secret_beside_it() {
+    let name = "yaml/samples/archive.yaml";
+    let cluster: crds::KubeBrainCluster = serde_json::from_value(only(name, "KubeBrainCluster")).unwrap();
+    let backup = cluster.spec.backup.unwrap();
+    assert!(backup.archive.is_some_and(|archive| !archive.suspend));
+    let secret = backup.destination.s3.unwrap().credentials_secret_ref.unwrap();
+    assert_eq!(json!(secret.name), only(name, "Secret")["metadata"]["name"]);
 }
 
 #[track_caller]
@@ -376,6 +386,11 @@ fn the_network_policy_is_for_the_cluster_of_another_sample() {
         brains["matchLabels"]["kubebrain.io/cluster"],
         cluster["metadata"]["name"]
     );
+    let clients = policy["ingress"][0]["from"].as_array().unwrap().iter();
+    let apps: Vec<_> = clients
+        .filter_map(|from| from["podSelector"]["matchLabels"]["app.kubernetes.io/name"].as_str())
+        .collect();
+    assert_eq!(apps, ["kubebrain-backup", "kubebrain-archive"]);
     assert_eq!(&policy["egress"][1]["to"][0]["podSelector"], brains);
     assert_eq!(&policy["ingress"][2]["from"][0]["podSelector"], brains);
     let deployment = only("yaml/operator/operator.yaml", "Deployment");
