@@ -1,9 +1,11 @@
-//! `KubeBrainBackup`: a live cluster is backed up to a volume, restored from it, and the backup goes with its resource.
+//! Backups by the operator: a live cluster is backed up to a volume, restored from it, and the backup goes with its resource. A cluster is
+//! archived while its leader and the archive's own pod are killed.
 
 use std::fs;
 use std::path::Path;
 
-use crds::KubeBrainBackup;
+use crds::{KubeBrainBackup, KubeBrainCluster};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -12,10 +14,11 @@ use programs::server::Program;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::brains::embedded;
+use super::brains::{Brains, embedded, on_tikv};
 use super::kit::{self, Kit, STATE_TIMEOUT};
 use super::load::Load;
 use super::pods::Watched;
+use super::tikv::Tikv;
 
 /// A key that encrypts: 32 bytes in hexadecimal.
 const KEY: &str = "1111111111111111111111111111111111111111111111111111111111111111";
@@ -55,6 +58,33 @@ fn program(directory: &Path, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// A claim for a volume.
+fn claim(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    })
+}
+
+/// Returns the newest revision that the first member of a cluster knows.
+async fn revision(brains: &Brains<'_>) -> i64 {
+    let answer = brains.kit.eventually("answered by a member", async || {
+        let pods = brains.pods().await;
+        let answer = brains.member(pods.first().ok_or("no pods")?).await?;
+        answer["revision"].as_i64().ok_or_else(|| answer.to_string())
+    });
+    answer.await
+}
+
+/// Waits until the status says that everything up to a revision is archived.
+async fn archived(brains: &Brains<'_>, revision: i64) {
+    let stored = |cluster: &KubeBrainCluster| {
+        let backup = cluster.status.as_ref().and_then(|status| status.backup.as_ref());
+        backup.and_then(|backup| backup.archived_revision) >= Some(revision)
+    };
+    brains.until(&format!("archived up to {revision}"), stored).await;
+}
+
 /// Returns the directory on this machine of the volume that a claim is bound to.
 async fn volume(kit: &Kit, claim: &str) -> std::path::PathBuf {
     let claim = kit.api::<PersistentVolumeClaim>().get(claim).await.unwrap();
@@ -65,11 +95,7 @@ async fn volume(kit: &Kit, claim: &str) -> std::path::PathBuf {
 #[test]
 fn backup_is_made_of_a_live_cluster_restored_and_deleted_with_its_resource() {
     kit::run("backups", async |kit| {
-        let claim = json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "backups"},
-            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-        });
-        kit.try_apply(&claim).await.unwrap();
+        kit.try_apply(&claim("backups")).await.unwrap();
         // it waits for the key, and for the cluster
         let spec = json!({"encryption": {"keySecretRef": {"name": "key"}}, "verify": true, "deletionPolicy": "Delete"});
         kit.try_apply(&backup("first", &spec)).await.unwrap();
@@ -147,5 +173,58 @@ fn backup_is_made_of_a_live_cluster_restored_and_deleted_with_its_resource() {
             .collect();
         assert_eq!(left.len(), 1, "{left:?}");
         assert_ne!(left[0], name, "the first one was to be deleted, the second one kept");
+    });
+}
+
+#[test]
+fn archive_of_a_cluster_goes_on_after_its_leader_and_its_own_pod_are_killed() {
+    kit::run_troubled("archive", async |kit| {
+        let tikv = Tikv::start(&kit).await;
+        let mut spec = on_tikv(&tikv.pd, 2);
+        spec["backup"] = json!({
+            "destination": {"persistentVolumeClaim": {"claimName": "archive", "path": "of/a"}},
+            "archive": {"interval": "1s"},
+        });
+        let brains = kit.brains("a", spec).await;
+        brains.until_ready().await;
+        // it waits for the claim, and the cluster does not
+        brains
+            .until_condition("Archiving", "False", &["WaitingForObject"])
+            .await;
+        kit.try_apply(&claim("archive")).await.unwrap();
+        brains.until_condition("Archiving", "True", &["Archiving"]).await;
+        let watched = Watched::start(&brains).await;
+        let load = Load::start(&brains, 1, &watched, None).await;
+        load.acknowledge(100).await;
+        archived(&brains, revision(&brains).await).await;
+
+        let kill = DeleteParams::default().grace_period(0);
+        let leader = brains.leader().await;
+        kit.api::<Pod>().delete(&leader, &kill).await.unwrap();
+        load.acknowledge(100).await;
+        let pods = ListParams::default().labels("kubebrain.io/archive=a");
+        kit.api::<Pod>().delete_collection(&kill, &pods).await.unwrap();
+        load.acknowledge(100).await;
+        let acknowledged = load.pause().await;
+        acknowledged.check().await;
+        let last = revision(&brains).await;
+        archived(&brains, last).await;
+        let condition = brains.until_condition("Archiving", "True", &[]).await;
+        assert_eq!(condition.reason, "Archiving", "{}", condition.message);
+
+        // the program agrees, and restores all of it
+        let directory = volume(&kit, "archive").await.join("of/a");
+        let temporary = TempDir::new().unwrap();
+        let store = format!("--data-dir={}", temporary.path().join("store").display());
+        let said = program(&directory, &["restore", "--at-end", &store]);
+        assert!(said.contains(&format!("revision {last}")), "not up to {last}: {said}");
+
+        // without the archive the cluster stays as it is
+        brains.patch(json!({"backup": null})).await;
+        kit.until_gone::<Deployment>("a-archive").await;
+        let gone = |cluster: &KubeBrainCluster| {
+            super::brains::condition(cluster, "Archiving").is_none() && super::brains::is_ready(cluster)
+        };
+        brains.until("without an archive", gone).await;
     });
 }
