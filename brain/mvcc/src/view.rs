@@ -328,7 +328,7 @@ impl View {
         Cursor::new(self, span, at, values)
     }
 
-    /// Goes on with a walk that had another view, at a revision that [`View::resolve`] gave for this one.
+    /// Continues a walk that had another view, at a revision that [`View::resolve`] gave for this one.
     pub fn resume<'a>(&'a self, rest: &RestOfWalk, at: Revision, values: bool) -> Cursor<'a> {
         Cursor::resumed(self, rest, at, values)
     }

@@ -32,7 +32,7 @@ const MAX_PASSED_VERSIONS: usize = 64;
 /// Bytes of values that are read at once, but for a longer one alone.
 pub const VALUE_BYTES_PER_READ: usize = 1 << 20;
 
-/// The part of a span that a walk has not answered, and how it goes on there, without its view.
+/// The part of a span that a walk has not answered, and how to continue there, without its view.
 #[derive(Debug, Clone)]
 pub struct RestOfWalk {
     /// Keys not yet answered.
