@@ -7,9 +7,10 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lsm_tree::{AbstractTree as _, AnyTree, Table};
+use tokio::time::Instant;
 
 use super::tree::RowsTree;
 
