@@ -32,8 +32,9 @@ mod yaml;
 pub use bootstrap::{Bootstrap, BootstrapError};
 pub use command::program;
 pub use config::{
-    AutoCompaction, BackupAction, BackupChoice, BackupCommand, Config, Dump, Dumped, ElectionLockKind, ElectionOptions,
-    ImportCommand, LeaseOptions, Limits, Quota, RestorePoint, SnapshotCommand, Storage, Subcommand, TikvOptions,
+    AutoCompaction, BackupAction, BackupChoice, BackupCommand, Config, DeletedBackup, Dump, Dumped, ElectionLockKind,
+    ElectionOptions, ImportCommand, LeaseOptions, Limits, Quota, RestorePoint, SnapshotCommand, Storage, Subcommand,
+    TikvOptions,
 };
 pub use read::features;
 pub use table::{FLAGS, Flag, Group, Kind, Treatment};

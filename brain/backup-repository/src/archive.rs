@@ -5,6 +5,7 @@
 //! before it, and times; its content is not known here.
 
 pub use chain::{ChainError, Span, path, reach, spans};
+pub use expiry::expired_segments;
 pub use marks::{Mark, MarkError};
 pub(crate) use name::ARCHIVES;
 pub use name::SegmentName;
@@ -12,6 +13,7 @@ pub use segment::{Segment, SegmentHeader};
 pub use store::{ArchiveWriter, ClusterArchive, StoredSegment, TakenOver};
 
 pub(crate) mod chain;
+mod expiry;
 mod marks;
 mod name;
 mod segment;

@@ -10,7 +10,6 @@ pub use destination::{DestinationError, DestinationOptions, Variables};
 pub use key::{EncryptionKey, KeyId};
 pub use manifest::{BackupKind, BackupName, Manifest, NotAName};
 pub use repository::{DeletedOrphans, Repository};
-pub use retention::{KeptBy, Retainable, Retention, expired_segments};
 pub use upload::{CreateOptions, SnapshotOrigin};
 
 pub mod archive;
@@ -20,7 +19,6 @@ mod key;
 mod manifest;
 mod part;
 mod repository;
-mod retention;
 mod upload;
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ use clap::{Arg, ArgMatches, value_parser};
 use super::command::{LOG, STORE, check_store_is_named, flags, is_set, option, quiet, store_flags, switch, value};
 use super::import::{source, source_flags};
 use super::snapshot::{bump_flags, bump_revision};
-use super::{BackupAction, BackupChoice, BackupCommand, FlagError, RestorePoint, Subcommand, duration};
-use backup_repository::{BackupName, DestinationOptions, Retention, Variables};
+use super::{BackupAction, BackupChoice, BackupCommand, DeletedBackup, FlagError, RestorePoint, Subcommand, duration};
+use backup_repository::{BackupName, DestinationOptions, Variables};
 use chrono::{DateTime, Utc};
+use retention::Retention;
 
 /// The name that stands for the newest backup.
 const LATEST: &str = "latest";
@@ -62,7 +63,8 @@ All parts are read into an unnamed file in $TMPDIR and compared with the manifes
 content is read. Then all segments of the archive that follow the backup are read.";
 
 const PRUNE: &str = "\
-A backup stays if at least one of the rules keeps it. Days, weeks (ISO) and months are those of UTC, and only those that have backups count. \
+A backup stays if at least one of the rules keeps it. Hours, days, weeks (ISO), months and years are those of UTC, and only those that have \
+backups count. \
 Ages count from the newest backup, so nothing expires while backups fail. Each cluster is counted separately. Backups whose manifest cannot \
 be read stay. Segments of the archive before the oldest backup of their cluster are deleted.";
 
@@ -127,6 +129,7 @@ pub(super) fn command() -> Command {
             acts("delete", "Deletes a backup, or parts that belong to none")
                 .arg(name("the name of the backup"))
                 .arg(request_id("delete the backup that was made with this ID, if there is one"))
+                .arg(switch("prune-archive", "then delete the segments of archives that no backup needs any more, as prune does"))
                 .arg(switch("orphans", "delete parts that are older than a day and that no manifest names"))
                 .args(flags(&LOG)),
             acts("prune", "Deletes the backups that no rule keeps")
@@ -135,9 +138,11 @@ pub(super) fn command() -> Command {
                     count("keep-last", "keep the newest N backups"),
                     option("keep-within", "DURATION", "keep backups that are at most this much older than the newest one, such as 36h or 14d")
                         .value_parser(days),
+                    count("keep-hourly", "keep the newest backup of each of the last N hours"),
                     count("keep-daily", "keep the newest backup of each of the last N days"),
                     count("keep-weekly", "keep the newest backup of each of the last N weeks"),
                     count("keep-monthly", "keep the newest backup of each of the last N months"),
+                    count("keep-yearly", "keep the newest backup of each of the last N years"),
                     switch("dry-run", "print what would be deleted, and delete nothing"),
                 ])
                 .args(flags(&LOG)),
@@ -302,9 +307,16 @@ pub(super) fn read(action: &str, args: &ArgMatches, env: &[(OsString, OsString)]
         },
         "delete" => {
             let (name, request) = (value::<String>(args, "NAME"), value(args, "request-id"));
+            let prune_archive = is_set(args, "prune-archive");
+            let delete = |backup| BackupAction::Delete { backup, prune_archive };
             match (name, request, is_set(args, "orphans")) {
-                (Some(name), None, false) => BackupAction::Delete(parse(&name)?),
-                (None, Some(request), false) => BackupAction::DeleteOfRequest(request),
+                (Some(name), None, false) => delete(DeletedBackup::Named(parse(&name)?)),
+                (None, Some(request), false) => delete(DeletedBackup::OfRequest(request)),
+                (None, None, true) if prune_archive => {
+                    let text =
+                        "backup delete --orphans deletes no segments that have a backup: --prune-archive has no effect";
+                    return Err(FlagError(text.to_owned()));
+                }
                 (None, None, true) => BackupAction::DeleteOrphans,
                 _ => {
                     let text = "backup delete needs one of <NAME>, --request-id and --orphans";
@@ -364,9 +376,11 @@ fn retention(args: &ArgMatches) -> Result<Retention, FlagError> {
     let retention = Retention {
         last: count("keep-last"),
         within: value(args, "keep-within"),
+        hourly: count("keep-hourly"),
         daily: count("keep-daily"),
         weekly: count("keep-weekly"),
         monthly: count("keep-monthly"),
+        yearly: count("keep-yearly"),
     };
     if retention.is_empty() {
         let text = "backup prune needs a rule that keeps something, such as --keep-last 7";

@@ -7,13 +7,14 @@ use std::time::Duration;
 use super::bootstrap::Bootstrap;
 use api::auth::AuthOptions;
 use backup::import::SourceOptions;
-use backup_repository::{BackupName, DestinationOptions, Retention};
+use backup_repository::{BackupName, DestinationOptions};
 use chrono::{DateTime, Utc};
 use cluster::discovery::SrvDiscovery;
 use etcd_types::url::Url;
 use net::http::BrowserPolicy;
 use net::listen::SocketOptions;
 use net::serve::Keepalive;
+use retention::Retention;
 use store::flush::CompactionPace;
 use telemetry::logs::LogOptions;
 use telemetry::otel::TracingOptions;
@@ -91,9 +92,12 @@ pub enum BackupAction {
         file: PathBuf,
     },
     /// Deletes one.
-    Delete(BackupName),
-    /// Deletes that of a request, if there is one.
-    DeleteOfRequest(String),
+    Delete {
+        /// The backup.
+        backup: DeletedBackup,
+        /// True if the segments of archives that no backup needs any more are deleted, too.
+        prune_archive: bool,
+    },
     /// Deletes parts that no manifest names.
     DeleteOrphans,
     /// Deletes those that a retention does not keep.
@@ -103,6 +107,15 @@ pub enum BackupAction {
         /// True if nothing is deleted.
         dry_run: bool,
     },
+}
+
+/// The backup that is deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeletedBackup {
+    /// The one with this name.
+    Named(BackupName),
+    /// The one that was made for this request, if there is one.
+    OfRequest(String),
 }
 
 /// The backup that is read.

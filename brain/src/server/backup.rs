@@ -10,15 +10,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tracing::{info, warn};
 
-use crate::flags::{BackupAction, BackupChoice, BackupCommand, Config, Storage};
+use crate::flags::{BackupAction, BackupChoice, BackupCommand, Config, DeletedBackup, Storage};
 use crate::server::restore::{RestoreInput, RestoreRequest, make_store};
 use crate::server::run::Lifecycle;
 use backup::import::{SnapshotParts, Source, SourceOptions, in_short, is_transient};
 use backup::snapshot::{SnapshotFile, Spool, SpoolFile};
-use backup_repository::{
-    BackupName, CreateOptions, EncryptionKey, Manifest, Repository, Retainable, Retention, SnapshotOrigin,
-    expired_segments,
-};
+use backup_repository::{BackupName, CreateOptions, EncryptionKey, Manifest, Repository, SnapshotOrigin};
 use list::{Format, Listing, describe_size};
 pub(super) use point::ArchivedChanges;
 use result::BackupResult;
@@ -26,6 +23,7 @@ use result::BackupResult;
 mod archive;
 mod list;
 mod point;
+mod prune;
 mod result;
 
 /// Attempts to receive a whole snapshot.
@@ -46,7 +44,12 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
     let keys = keys(command)?;
     let writes = matches!(
         command.action,
-        BackupAction::Create { .. } | BackupAction::Archive { .. } | BackupAction::DeleteOfRequest(_)
+        BackupAction::Create { .. }
+            | BackupAction::Archive { .. }
+            | BackupAction::Delete {
+                backup: DeletedBackup::OfRequest(_),
+                ..
+            }
     );
     if writes {
         command.destination.prepare()?;
@@ -105,8 +108,19 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
             };
             unless(&leave, export).await
         }
-        BackupAction::Delete(name) => unless(&leave, delete(&repository, name)).await,
-        BackupAction::DeleteOfRequest(id) => unless(&leave, delete_of_request(&repository, id)).await,
+        BackupAction::Delete { backup, prune_archive } => {
+            let deleted = async {
+                let mut text = match backup {
+                    DeletedBackup::Named(name) => delete(&repository, name).await?,
+                    DeletedBackup::OfRequest(id) => delete_of_request(&repository, id).await?,
+                };
+                if *prune_archive {
+                    text.push_str(&prune::prune_archives(&repository).await?);
+                }
+                Ok(text)
+            };
+            unless(&leave, deleted).await
+        }
         BackupAction::DeleteOrphans => {
             let now = chrono::Utc::now();
             let deleted = unless(&leave, async { Ok(repository.delete_orphans(now).await?) }).await?;
@@ -116,7 +130,9 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
                 deleted.objects
             ))
         }
-        BackupAction::Prune { retention, dry_run } => unless(&leave, prune(&repository, retention, *dry_run)).await,
+        BackupAction::Prune { retention, dry_run } => {
+            unless(&leave, prune::prune(&repository, retention, *dry_run)).await
+        }
     }
 }
 
@@ -247,69 +263,6 @@ async fn create_once(
     let first = futures::stream::once(std::future::ready(anyhow::Ok::<Bytes>(first.blob)));
     let snapshot = futures::StreamExt::chain(first, rest);
     Box::pin(repository.create(origin, snapshot, options)).await
-}
-
-/// Deletes what the retention does not keep, the oldest one first.
-async fn prune(repository: &Repository, retention: &Retention, dry_run: bool) -> anyhow::Result<String> {
-    let (mut backups, mut unreadable) = (Vec::new(), Vec::new());
-    // Segments are listed before backups: none is taken for old because its backup was not made yet.
-    let archives = repository.archives().await?;
-    for (name, manifest) in repository.backups().await? {
-        match manifest {
-            Ok(manifest) => backups.push(Retainable {
-                time: name.time(),
-                name: name.to_string(),
-                cluster: manifest.cluster_id,
-            }),
-            Err(error) => {
-                warn!(
-                    error = &error as &dyn std::error::Error,
-                    "keeping a backup that cannot be read"
-                );
-                unreadable.push(name.revision());
-            }
-        }
-    }
-    let kept = retention.apply(&backups);
-    let mut text = String::new();
-    // Which cluster an unreadable backup is of is not known.
-    let mut stays: Vec<(Option<String>, i64)> = unreadable.into_iter().map(|revision| (None, revision)).collect();
-    for backup in &backups {
-        let name = &backup.name;
-        let rules = kept.get(name.as_str()).into_iter().flatten();
-        let rules: Vec<_> = rules.map(|rule| rule.as_str()).collect();
-        if !rules.is_empty() {
-            let parsed: BackupName = name.parse()?;
-            stays.push((Some(backup.cluster.clone()), parsed.revision()));
-            text.push_str(&format!("kept {name}: {}\n", rules.join(", ")));
-        } else if dry_run {
-            text.push_str(&format!("would delete {name}\n"));
-        } else {
-            repository.delete(&name.parse()?).await?;
-            info!(name, "deleted a backup");
-            text.push_str(&format!("deleted {name}\n"));
-        }
-    }
-    for archive in &archives {
-        let of_cluster = stays
-            .iter()
-            .filter(|(cluster, _)| cluster.as_ref().is_none_or(|it| *it == archive.cluster));
-        let revisions: Vec<i64> = of_cluster.map(|(_, revision)| *revision).collect();
-        let segments: Vec<_> = archive.segments.iter().map(|segment| segment.name).collect();
-        let expired = expired_segments(&revisions, &segments);
-        let (Some(first), Some(last)) = (expired.first(), expired.last()) else {
-            continue;
-        };
-        if !dry_run {
-            repository.delete_segments(&archive.cluster, &expired).await?;
-        }
-        let (done, count) = (if dry_run { "would delete" } else { "deleted" }, expired.len());
-        let (cluster, from, to) = (&archive.cluster, first.first, last.last);
-        text.push_str(&format!(
-            "{done} {count} segments of the archive of the cluster {cluster}: revisions {from} to {to}\n"
-        ));
-    }
-    Ok(text)
 }
 
 async fn restore(

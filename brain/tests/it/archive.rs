@@ -355,6 +355,11 @@ async fn history_that_was_compacted_before_it_was_archived_is_a_gap() {
     // The first backup goes, and what came after it.
     assert_eq!(names(&to).len(), 2);
     let expired = segments(&to).iter().filter(|(_, last, _)| *last <= lost).count();
+    let (copy, oldest) = (temp.path().join("copy"), names(&to).remove(0));
+    let copied = std::process::Command::new("cp")
+        .args([Path::new("-a"), &to, &copy])
+        .status();
+    assert!(copied.unwrap().success());
     for dry_run in [&["--dry-run"][..], &[]] {
         let said = printed(backup(&to, &[&["prune", "--keep-last=1"], dry_run].concat()));
         let done = if dry_run.is_empty() { "deleted" } else { "would delete" };
@@ -366,6 +371,22 @@ async fn history_that_was_compacted_before_it_was_archived_is_a_gap() {
     }
     let left: BTreeSet<i64> = segments(&to).iter().map(|(first, ..)| *first).collect();
     assert!(!left.is_empty() && left.iter().all(|first| *first > lost), "{left:?}");
+    let kept = segments(&copy).len();
+    printed(backup(&copy, &["delete", &oldest]));
+    assert_eq!(segments(&copy).len(), kept, "segments were deleted unasked");
+    // Also if the backup is gone, as after an attempt that was killed.
+    let said = printed(backup(&copy, &["delete", "--request-id=gone", "--prune-archive"]));
+    assert!(
+        said.contains(&format!("deleted {expired} segments of the archive of the cluster ")),
+        "{said}"
+    );
+    assert_eq!(
+        segments(&copy)
+            .iter()
+            .map(|(first, ..)| *first)
+            .collect::<BTreeSet<_>>(),
+        left
+    );
     let said = printed(backup(&to, &["prune", "--keep-last=1"]));
     assert_eq!(said.lines().count(), 1, "{said}");
     restored(&to, &temp.path().join("pruned"), &["--at-end"], newest).await;

@@ -1,5 +1,5 @@
 use super::*;
-use backup_repository::Retention;
+use retention::Retention;
 
 fn backup_of(config: &Config) -> BackupCommand {
     match &config.subcommand {
@@ -71,11 +71,15 @@ fn backup_takes_a_destination_and_an_action() {
     };
     assert_eq!(found.action, export);
     let (_, found) = command(&format!("backup delete {NAME} --destination file:///d"));
-    assert_eq!(found.action, BackupAction::Delete(NAME.parse().unwrap()));
+    let delete = |backup, prune_archive| BackupAction::Delete { backup, prune_archive };
+    let named = DeletedBackup::Named(NAME.parse().unwrap());
+    assert_eq!(found.action, delete(named.clone(), false));
+    let (_, found) = command(&format!("backup delete {NAME} --prune-archive --destination file:///d"));
+    assert_eq!(found.action, delete(named, true));
     let (_, found) = command("backup delete --orphans --destination file:///d");
     assert_eq!(found.action, BackupAction::DeleteOrphans);
     let (_, found) = command("backup delete --request-id a-1 --destination file:///d");
-    assert_eq!(found.action, BackupAction::DeleteOfRequest("a-1".to_owned()));
+    assert_eq!(found.action, delete(DeletedBackup::OfRequest("a-1".to_owned()), false));
 }
 
 #[test]
@@ -145,13 +149,16 @@ fn restore_takes_one_point() {
 
 #[test]
 fn prune_takes_rules() {
-    let line = "backup prune --destination file:///d --keep-last 1 --keep-within 36h --keep-daily 2 --keep-weekly 3 --keep-monthly 4 --dry-run";
+    let line = "backup prune --destination file:///d --keep-last 1 --keep-within 36h --keep-hourly 5 --keep-daily 2 --keep-weekly 3 \
+                --keep-monthly 4 --keep-yearly 6 --dry-run";
     let rules = Retention {
         last: 1,
         within: Some(Duration::from_secs(36 * 3_600)),
+        hourly: 5,
         daily: 2,
         weekly: 3,
         monthly: 4,
+        yearly: 6,
     };
     let prune = |retention, dry_run| BackupAction::Prune { retention, dry_run };
     assert_eq!(command(line).1.action, prune(rules, true));
@@ -263,6 +270,10 @@ fn backup_refuses_what_it_would_ignore() {
             "\"latest\" is not the name of a backup",
         ),
         (named.as_str(), "one of <NAME>, --request-id and --orphans"),
+        (
+            "backup delete --orphans --prune-archive --destination file:///d",
+            "--prune-archive has no effect",
+        ),
         ("backup prune --destination file:///d", "needs a rule"),
         ("backup prune --destination file:///d --keep-last 0", "needs a rule"),
         (

@@ -1,13 +1,12 @@
-//! Which backups a retention keeps, and the segments of archives that they need.
+//! Which backups a retention keeps: for `kubebrain backup prune`, and for schedules of the operator.
 //!
 //! Pure: no clock, no store. Ages count from the newest backup of the same cluster, not from now: if backups stop, none expires.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use chrono::{DateTime, Datelike as _, Utc};
-
-use crate::archive::SegmentName;
+const SECONDS_PER_HOUR: i64 = 3_600;
+const SECONDS_PER_DAY: i64 = 24 * SECONDS_PER_HOUR;
 
 /// The backups to keep. A backup that any of the rules keeps is kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,12 +15,16 @@ pub struct Retention {
     pub last: usize,
     /// Those that are at most this much older than the newest one.
     pub within: Option<Duration>,
-    /// The newest one of each day, on this number of days that have backups. Days, weeks and months are those of UTC.
+    /// The newest one of each hour, in this number of hours that have backups. Hours and all longer periods are those of UTC.
+    pub hourly: usize,
+    /// The newest one of each day, on this number of days that have backups.
     pub daily: usize,
     /// The newest one of each ISO week, in this number of weeks that have backups.
     pub weekly: usize,
     /// The newest one of each month, in this number of months that have backups.
     pub monthly: usize,
+    /// The newest one of each year, in this number of years that have backups.
+    pub yearly: usize,
 }
 
 /// A rule that keeps a backup.
@@ -29,9 +32,11 @@ pub struct Retention {
 pub enum KeptBy {
     Last,
     Within,
+    Hourly,
     Daily,
     Weekly,
     Monthly,
+    Yearly,
 }
 
 impl KeptBy {
@@ -41,9 +46,11 @@ impl KeptBy {
         match self {
             KeptBy::Last => "last",
             KeptBy::Within => "within",
+            KeptBy::Hourly => "hourly",
             KeptBy::Daily => "daily",
             KeptBy::Weekly => "weekly",
             KeptBy::Monthly => "monthly",
+            KeptBy::Yearly => "yearly",
         }
     }
 }
@@ -52,7 +59,7 @@ impl KeptBy {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Retainable {
     /// The time of the backup.
-    pub time: DateTime<Utc>,
+    pub time: SystemTime,
     /// Its name, which is unique, and orders backups of one time.
     pub name: String,
     /// The cluster that was backed up. Each cluster is counted separately.
@@ -82,57 +89,69 @@ impl Retention {
                 if index < self.last {
                     rules.insert(KeptBy::Last);
                 }
-                let age = (backups[0].time - backup.time).to_std().unwrap_or_default();
+                let age = backups[0].time.duration_since(backup.time).unwrap_or_default();
                 if self.within.is_some_and(|within| age <= within) {
                     rules.insert(KeptBy::Within);
                 }
                 kept.insert(backup.name.as_str(), rules);
             }
-            let mut keep_newest_of = |rule, count, period: fn(&Retainable) -> (i32, u32)| {
+            let mut keep_newest_of = |rule, count, period: fn(i64) -> i64| {
                 let mut seen = BTreeSet::new();
                 for backup in backups {
-                    if seen.len() < count && seen.insert(period(backup)) {
+                    if seen.len() < count && seen.insert(period(unix_seconds(backup.time))) {
                         kept.entry(backup.name.as_str()).or_default().insert(rule);
                     }
                 }
             };
-            keep_newest_of(KeptBy::Daily, self.daily, |backup| {
-                (backup.time.year(), backup.time.ordinal())
+            keep_newest_of(KeptBy::Hourly, self.hourly, |at| at.div_euclid(SECONDS_PER_HOUR));
+            keep_newest_of(KeptBy::Daily, self.daily, |at| at.div_euclid(SECONDS_PER_DAY));
+            // Weeks begin on Mondays, and 1970 began on a Thursday.
+            keep_newest_of(KeptBy::Weekly, self.weekly, |at| {
+                (at.div_euclid(SECONDS_PER_DAY) + 3).div_euclid(7)
             });
-            keep_newest_of(KeptBy::Weekly, self.weekly, |backup| {
-                let week = backup.time.iso_week();
-                (week.year(), week.week())
+            keep_newest_of(KeptBy::Monthly, self.monthly, |at| {
+                let (year, month) = year_and_month(at);
+                year * 12 + month
             });
-            keep_newest_of(KeptBy::Monthly, self.monthly, |backup| {
-                (backup.time.year(), backup.time.month())
-            });
+            keep_newest_of(KeptBy::Yearly, self.yearly, |at| year_and_month(at).0);
         }
         kept
     }
 }
 
-/// Returns the segments of an archive that no backup needs which is kept: those that end before the oldest one. Without a backup none
-/// expires.
-#[must_use]
-pub fn expired_segments(kept_revisions: &[i64], segments: &[SegmentName]) -> Vec<SegmentName> {
-    let Some(oldest) = kept_revisions.iter().min() else {
-        return Vec::new();
-    };
-    segments.iter().filter(|name| name.last <= *oldest).copied().collect()
+/// Returns the seconds since 1970, rounded down.
+fn unix_seconds(time: SystemTime) -> i64 {
+    let whole = |since: Duration| i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => whole(since),
+        Err(before) => -whole(before.duration()) - i64::from(before.duration().subsec_nanos() > 0),
+    }
+}
+
+/// Returns the year and the month, from 0, in UTC. Years are counted from March in between, so that a leap day is the last one.
+fn year_and_month(seconds: i64) -> (i64, i64) {
+    const DAYS_PER_400_YEARS: i64 = 146_097;
+    // Days since the first of March of the year 0.
+    let days = seconds.div_euclid(SECONDS_PER_DAY) + 719_468;
+    let (era, day) = (days.div_euclid(DAYS_PER_400_YEARS), days.rem_euclid(DAYS_PER_400_YEARS));
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153 + 2;
+    (era * 400 + year + month / 12, month % 12)
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
+    use chrono::{DateTime, Utc};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::archive::{self, path, spans};
 
     fn backup(time: &str) -> Retainable {
         Retainable {
-            time: time.parse().unwrap(),
+            time: time.parse::<DateTime<Utc>>().unwrap().into(),
             name: time.to_owned(),
             cluster: "c".to_owned(),
         }
@@ -165,11 +184,14 @@ mod tests {
         check(Retention { last: 2, ..none }, &[4, 5]);
         let within = Some(Duration::from_secs(12 * 3_600));
         check(Retention { within, ..none }, &[4, 5]);
+        check(Retention { hourly: 2, ..none }, &[4, 5]);
         check(Retention { daily: 3, ..none }, &[2, 3, 5]);
         check(Retention { weekly: 3, ..none }, &[2, 3, 5]);
         check(Retention { weekly: 9, ..none }, &[2, 3, 5]);
         check(Retention { monthly: 2, ..none }, &[3, 5]);
         check(Retention { monthly: 3, ..none }, &[0, 3, 5]);
+        check(Retention { yearly: 1, ..none }, &[5]);
+        check(Retention { yearly: 2, ..none }, &[5]);
     }
 
     #[test]
@@ -192,17 +214,19 @@ mod tests {
         }
         let newest = own.iter().map(|other| other.time).max().unwrap();
         if let Some(within) = retention.within
-            && newest - backup.time <= chrono::Duration::from_std(within).unwrap()
+            && newest.duration_since(backup.time).unwrap() <= within
         {
             return true;
         }
         let periods = [
+            ("%Y-%j %H", retention.hourly),
             ("%Y-%j", retention.daily),
             ("%G-%V", retention.weekly),
             ("%Y-%m", retention.monthly),
+            ("%Y", retention.yearly),
         ];
         periods.into_iter().any(|(format, count)| {
-            let period = |of: &Retainable| of.time.format(format).to_string();
+            let period = |of: &Retainable| DateTime::<Utc>::from(of.time).format(format).to_string();
             let newer: Vec<_> = newer.clone().map(|other| period(other)).collect();
             let later_periods: BTreeSet<_> = newer.iter().filter(|other| **other != period(backup)).collect();
             !newer.contains(&period(backup)) && later_periods.len() < count
@@ -211,26 +235,28 @@ mod tests {
 
     fn retention() -> impl Strategy<Value = Retention> {
         let within = proptest::option::of((0..60 * 86_400_u64).prop_map(Duration::from_secs));
-        (0..5_usize, within, 0..5_usize, 0..5_usize, 0..5_usize).prop_map(|(last, within, daily, weekly, monthly)| {
-            Retention {
-                last,
-                within,
-                daily,
-                weekly,
-                monthly,
-            }
+        let count = || 0..5_usize;
+        let counts = (count(), count(), count(), count(), count(), 0..3_usize);
+        (within, counts).prop_map(|(within, (last, hourly, daily, weekly, monthly, yearly))| Retention {
+            last,
+            within,
+            hourly,
+            daily,
+            weekly,
+            monthly,
+            yearly,
         })
     }
 
     fn backups() -> impl Strategy<Value = Vec<Retainable>> {
         // Around a new year, whose first days are in a week of the year before. Several share a time.
-        let hours = proptest::collection::vec((0..24 * 120_i64, 0..2_u8), 0..40);
-        hours.prop_map(|hours| {
+        let halves = proptest::collection::vec((0..48 * 120_i64, 0..2_u8), 0..40);
+        halves.prop_map(|halves| {
             let begin: DateTime<Utc> = "2026-11-20T00:00:00Z".parse().unwrap();
-            let named = hours.into_iter().enumerate();
+            let named = halves.into_iter().enumerate();
             named
-                .map(|(index, (hour, cluster))| Retainable {
-                    time: begin + chrono::Duration::hours(hour / 3 * 3),
+                .map(|(index, (half, cluster))| Retainable {
+                    time: (begin + chrono::Duration::minutes(half / 5 * 5 * 30)).into(),
                     name: format!("b{index}"),
                     cluster: format!("c{cluster}"),
                 })
@@ -239,6 +265,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn years_and_months_are_those_of_the_calendar(seconds in -62_000_000_000..250_000_000_000_i64) {
+            use chrono::Datelike as _;
+            let time = DateTime::from_timestamp(seconds, 0).unwrap();
+            prop_assert_eq!(year_and_month(seconds), (i64::from(time.year()), i64::from(time.month0())));
+            prop_assert_eq!(unix_seconds(time.into()), seconds);
+        }
+
         #[test]
         fn backup_expires_only_if_no_rule_keeps_it(retention in retention(), backups in backups()) {
             let rules = retention.apply(&backups);
@@ -261,25 +295,6 @@ mod tests {
             for backup in newest.values() {
                 prop_assert!(!rules[backup.name.as_str()].is_empty(), "{:?}", backup);
             }
-        }
-
-        /// The model: whether each revision can be restored from each backup that is kept.
-        #[test]
-        fn segment_expires_only_if_no_kept_backup_needs_it(
-            kept in proptest::collection::vec(0..50_i64, 0..4), segments in archive::chain::tests::segments()
-        ) {
-            let expired = expired_segments(&kept, &segments);
-            let left: Vec<_> = segments.iter().copied().filter(|name| !expired.contains(name)).collect();
-            let (before, after) = (spans(&segments), spans(&left));
-            for base in &kept {
-                for goal in 0..60 {
-                    let is_possible = path(&before, *base, goal).is_ok();
-                    prop_assert_eq!(path(&after, *base, goal).is_ok(), is_possible, "{} to {}", base, goal);
-                }
-            }
-            // Each segment that is left has a revision after a backup.
-            prop_assert!(kept.is_empty() || left.iter().all(|name| kept.iter().any(|base| name.last > *base)));
-            prop_assert!(!kept.is_empty() || expired.is_empty());
         }
 
         #[test]
