@@ -13,7 +13,7 @@ use status::KubeBrainBackupStatus;
 pub mod destination;
 pub mod status;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use destination::Destination;
 

@@ -9,12 +9,16 @@
 )]
 
 pub mod backup;
+pub mod backup_schedule;
 pub mod cluster;
 pub mod duration;
 pub mod flags;
 pub mod wishes;
 
 pub use backup::{KubeBrainBackup, KubeBrainBackupSpec, status::KubeBrainBackupStatus};
+pub use backup_schedule::{
+    KubeBrainBackupSchedule, KubeBrainBackupScheduleSpec, status::KubeBrainBackupScheduleStatus,
+};
 pub use cluster::{KubeBrainCluster, KubeBrainClusterSpec, status::KubeBrainClusterStatus};
 
 /// The API group of every resource in this crate.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 
 /// Returns `base` with these values at their paths; null removes a field.
-fn with(mut object: Value, changes: &Value) -> Value {
+pub(crate) fn with(mut object: Value, changes: &Value) -> Value {
     for (path, value) in changes.as_object().into_iter().flatten() {
         let (parent, field) = path.rsplit_once('/').unwrap();
         let mut at = &mut object;

@@ -43,7 +43,7 @@ pub(super) fn preserved_object(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// Labels or annotations.
-pub(super) fn texts(_: &mut SchemaGenerator) -> Schema {
+pub(crate) fn texts(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "additionalProperties": {"type": "string"},
