@@ -26,12 +26,12 @@ use serde_json::json;
 
 use crate::work_queue::WorkQueue;
 
-pub(crate) mod backups;
 pub(crate) mod clusters;
 pub(crate) mod external_pods;
 mod feed;
 mod optional;
 pub(crate) mod received;
+pub(crate) mod unsettled;
 pub(crate) mod user_secrets;
 
 use feed::WatchFeed;

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use tracing::debug;
 
+use crate::backup_schedule::ScheduleStores;
 use crate::leadership::Leadership;
 use crate::metrics::{self, Metrics};
 
@@ -40,6 +41,7 @@ pub(crate) struct HealthState {
     pub(crate) leadership: Leadership,
     /// All clusters, one store per namespace or one for all, once this replica works.
     pub(crate) clusters: Arc<Mutex<Vec<Store<KubeBrainCluster>>>>,
+    pub(crate) schedules: ScheduleStores,
     /// Cancelled when the process is asked to stop.
     pub(crate) stop: CancellationToken,
 }
@@ -146,12 +148,15 @@ async fn scrape(State(health): State<HealthState>) -> Response {
     }
 }
 
-/// Counts the clusters at each scrape, from the stores that the watches fill anyway.
+/// Counts clusters and schedules at each scrape, from the stores that the watches fill anyway.
 fn survey(health: &HealthState) {
     health.metrics.lead(health.leadership.is_leading());
     let stores = health.clusters.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let clusters: Vec<_> = stores.iter().flat_map(Store::state).collect();
     health.metrics.survey(&clusters);
+    let stores = health.schedules.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let schedules: Vec<_> = stores.iter().flat_map(Store::state).collect();
+    health.metrics.survey_schedules(&schedules);
 }
 
 #[cfg(test)]
@@ -175,6 +180,7 @@ mod tests {
             metrics: Metrics::new(),
             leadership: Leadership::Alone,
             clusters: Arc::default(),
+            schedules: Arc::default(),
             stop: stop.clone(),
         };
         let mut running = JoinSet::new();

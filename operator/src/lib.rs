@@ -1,4 +1,5 @@
-//! `kubebrain-operator`: turns KubeBrainClusters into running brains, and makes their KubeBrainBackups. Only `reference`, which lists flags and metrics, may depend on it.
+//! `kubebrain-operator`: turns KubeBrainClusters into running brains, and makes their KubeBrainBackups, also at the times of a
+//! KubeBrainBackupSchedule. Only `reference`, which lists flags and metrics, may depend on it.
 //!
 //! One pass over a cluster is `reconcile`: `observe` the current state, plan the steps (the crate `plan`, pure), `apply` them, publish the
 //! status. The current state comes from `cache`, which watches fill, so a pass over a settled cluster sends requests only to brains
@@ -7,11 +8,13 @@
 //! its work. `backup` has passes of its own, and so has `archive`.
 
 use std::io::IsTerminal;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser};
+use crds::{KubeBrainBackup, KubeBrainBackupSchedule};
 use kube::client::ClientBuilder;
+use kube::runtime::reflector::store::Writer;
 use kube::{Api, Client};
 use plan::spec::OperatorSettings;
 use prometheus::core::Collector;
@@ -24,6 +27,7 @@ mod apply;
 mod apply_history;
 mod archive;
 mod backup;
+mod backup_schedule;
 mod cache;
 mod context;
 mod controller;
@@ -42,6 +46,7 @@ mod leadership;
 mod metrics;
 mod observe;
 mod pass;
+mod passes;
 mod probe;
 mod publish;
 mod reconcile;
@@ -54,6 +59,7 @@ mod work_queue;
 
 use apply_history::ApplyHistory;
 use archive::BackupReports;
+use backup_schedule::ScheduleStores;
 use cache::external_pods::ExternalPods;
 use cache::user_secrets::UserSecrets;
 use context::Context;
@@ -150,6 +156,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         .with_layer(&fence)
         .build();
     let clusters = ClusterStores::default();
+    let schedules = ScheduleStores::default();
     let stop = CancellationToken::new();
     let mut tasks = Tasks::new(stop.clone());
     tasks.spawn("signals", until_told(stop.clone()));
@@ -162,6 +169,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         metrics: metrics.clone(),
         leadership: leadership.clone(),
         clusters: clusters.clone(),
+        schedules: schedules.clone(),
         stop: stop.clone(),
     };
     tasks.spawn("http", http::serve(listener, health, worked.clone()));
@@ -189,6 +197,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         metrics,
         expectations,
         prober: Prober::default(),
+        schedules,
         leadership,
     };
     let all = flags.namespace.is_empty().then_some(None);
@@ -197,7 +206,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         let (worker, stop, working) = (worker.clone(), stop.clone(), working.clone());
         tasks.spawn("controller", async move {
             let _working = working;
-            worker.work(namespace, stop).await
+            Box::pin(worker.work(namespace, stop)).await
         });
     }
     drop(working);
@@ -216,6 +225,7 @@ struct NamespaceWorker {
     leadership: Leadership,
     fleet: Fleet,
     installation: Installation,
+    schedules: ScheduleStores,
 }
 
 impl NamespaceWorker {
@@ -253,11 +263,21 @@ impl NamespaceWorker {
             fleet: self.fleet.of(namespace.as_deref()),
             installation: self.installation,
         };
-        let backups = backup::run(context.clone(), namespace, stop.clone());
+        let backups = Writer::<KubeBrainBackup>::default();
+        let backups = Box::pin(passes::run(context.clone(), namespace.clone(), backups, stop.clone()));
+        let schedules = Writer::<KubeBrainBackupSchedule>::default();
+        self.schedules
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(schedules.as_reader());
+        let schedules = Box::pin(passes::run(context.clone(), namespace, schedules, stop.clone()));
         let archives = archive::run(context.clone(), stop.clone());
-        let archives = async { Ok(archives.await) };
+        let archives = async {
+            archives.await;
+            Ok(())
+        };
         let scope = controller::ReconcileScope { context, queue, feeds };
-        tokio::try_join!(controller::run(scope, stop), backups, archives)?;
+        tokio::try_join!(controller::run(scope, stop), backups, schedules, archives)?;
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::KubeBrainCluster;
+use crds::{KubeBrainBackupSchedule, KubeBrainCluster};
 use kube::ResourceExt;
 use plan::steps::PlanStep;
 use prometheus::core::Collector;
@@ -102,6 +102,9 @@ pub(crate) struct Metrics {
     renewals: IntGaugeVec,
     authorities: IntGaugeVec,
     expiry: IntGauge,
+    backup_success: IntGaugeVec,
+    backup_failure: IntGaugeVec,
+    backup_due: IntGaugeVec,
 }
 
 impl Metrics {
@@ -165,6 +168,22 @@ impl Metrics {
             authorities: r.gauges(
                 "kubebrain_certificate_authority_expiry_timestamp_seconds",
                 "Unix time at which the certificate authority of a cluster expires.",
+                &["namespace", "name"],
+            ),
+            backup_success: r.gauges(
+                "kubebrain_backup_schedule_last_success_timestamp_seconds",
+                "Unix time at which the last backup of a schedule was complete, if one was.",
+                &["namespace", "name"],
+            ),
+            backup_failure: r.gauges(
+                "kubebrain_backup_schedule_last_failure_timestamp_seconds",
+                "Unix time at which a backup of a schedule failed last, if one did.",
+                &["namespace", "name"],
+            ),
+            backup_due: r.gauges(
+                "kubebrain_backup_schedule_due_timestamp_seconds",
+                "Unix time of the first backup of a schedule after its last success, or after its creation; not for a schedule that is \
+                 suspended.",
                 &["namespace", "name"],
             ),
             registry: r.registry.clone(),
@@ -291,6 +310,30 @@ impl Metrics {
         }
         self.expiry.set(first.unwrap_or_default());
     }
+
+    /// Shows when backups of all schedules were made. Deleted schedules are no longer shown.
+    pub(crate) fn survey_schedules(&self, schedules: &[Arc<KubeBrainBackupSchedule>]) {
+        let gauges = [&self.backup_success, &self.backup_failure, &self.backup_due];
+        gauges.iter().for_each(|gauges| gauges.reset());
+        for schedule in schedules {
+            let (namespace, name) = (schedule.namespace().unwrap_or_default(), schedule.name_any());
+            let status = schedule.status.as_ref();
+            let success = status.and_then(|status| status.last_successful_time.as_ref());
+            let failure = status.and_then(|status| status.last_failed_time.as_ref());
+            let times = [
+                success.map(|time| time.0),
+                failure.map(|time| time.0),
+                plan::backup_schedule::due_after_success(schedule),
+            ];
+            for (gauges, time) in gauges.into_iter().zip(times) {
+                if let Some(time) = time {
+                    gauges
+                        .with_label_values(&[namespace.as_str(), &name])
+                        .set(time.as_second());
+                }
+            }
+        }
+    }
 }
 
 fn kind(class: FailureClass) -> &'static str {
@@ -364,6 +407,14 @@ mod tests {
         let mut cluster = plan::testing::cluster(json!({}));
         cluster.status = Some(serde_json::from_value(status).unwrap());
         metrics.survey(&[Arc::new(cluster)]);
+        let schedule = json!({
+            "apiVersion": "kubebrain.io/v1alpha1", "kind": "KubeBrainBackupSchedule", "metadata": {"name": "dev", "namespace": "brains"},
+            "spec": {"schedule": "@hourly", "template": {"spec": {
+                "clusterName": "dev", "destination": {"persistentVolumeClaim": {"claimName": "backups"}},
+            }}},
+            "status": {"lastSuccessfulTime": "2027-01-15T08:00:01Z", "lastFailedTime": "2027-01-15T08:00:02Z"},
+        });
+        metrics.survey_schedules(&[Arc::new(serde_json::from_value(schedule).unwrap())]);
         let page = String::from_utf8(metrics.render().unwrap()).unwrap();
         for line in [
             "# TYPE kubebrain_operator_reconcile_total counter",
@@ -387,12 +438,16 @@ mod tests {
             "kubebrain_cluster_spec_replicas{name=\"dev\",namespace=\"brains\"} 1",
             "kubebrain_cluster_condition{name=\"dev\",namespace=\"brains\",type=\"Ready\"} 1",
             "kubebrain_cluster_condition{name=\"dev\",namespace=\"brains\",type=\"Stalled\"} 0",
+            "kubebrain_backup_schedule_last_success_timestamp_seconds{name=\"dev\",namespace=\"brains\"} 1800000001",
+            "kubebrain_backup_schedule_last_failure_timestamp_seconds{name=\"dev\",namespace=\"brains\"} 1800000002",
+            "kubebrain_backup_schedule_due_timestamp_seconds{name=\"dev\",namespace=\"brains\"} 1800003600",
             "kubebrain_operator_reconcile_errors_total{kind=\"Conflict\"} 0",
             "kubebrain_operator_api_requests_total{verb=\"list\"} 0",
         ] {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }
         metrics.survey(&[]);
+        metrics.survey_schedules(&[]);
         let page = String::from_utf8(metrics.render().unwrap()).unwrap();
         assert!(!page.contains("\"dev\""), "{page}");
     }

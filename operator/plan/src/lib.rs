@@ -5,11 +5,12 @@
 //!
 //! `spec` reads a resource, `objects` renders what it wants, `certificates` and `issuance` make keys and certificates, `observed` and
 //! `member` hold what is known, `steps` plans one pass, and `status` reports on it. `backup` has all of this for a `KubeBrainBackup`,
-//! and `archive` for the archive of a cluster.
+//! `backup_schedule` for a `KubeBrainBackupSchedule`, and `archive` for the archive of a cluster.
 
 pub mod applied;
 pub mod archive;
 pub mod backup;
+pub mod backup_schedule;
 pub mod certificates;
 pub mod drift;
 pub mod event;

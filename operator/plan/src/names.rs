@@ -30,6 +30,8 @@ pub const SKIP_WIPE: &str = "kubebrain.io/skip-wipe";
 pub const DELETE_BACKUP: &str = "kubebrain.io/delete-backup";
 /// Label of the Jobs and pods of a backup, with its name.
 pub const BACKUP: &str = "kubebrain.io/backup";
+/// Label of the backups of a schedule, with its name.
+pub const SCHEDULE: &str = "kubebrain.io/schedule";
 
 /// Label of the Deployment and the pod of an archive, with the name of the cluster.
 pub const ARCHIVE: &str = "kubebrain.io/archive";

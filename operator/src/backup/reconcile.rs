@@ -15,13 +15,12 @@ use plan::names::{CLUSTER, DELETE_BACKUP, MANAGED_BY, MANAGER};
 use plan::objects::ObjectKind;
 use plan::spec::SpecRefusal;
 
-use super::{PROGRESS_INTERVAL, deletion, publish, publish_status, read, stubs};
+use super::{PROGRESS_INTERVAL, deletion, publish, publish_status, stubs};
 use crate::context::Context;
 use crate::pass::{PassError, api};
+use crate::passes::{ELSEWHERE_INTERVAL, read};
 use crate::{finalizer_patch, jobs};
 
-/// Interval between passes over a backup whose cluster another installation manages.
-const ELSEWHERE_INTERVAL: Duration = Duration::from_secs(60);
 /// Reason of a backup whose Job has another owner.
 pub(super) const OWNERSHIP_CONFLICT: &str = "OwnershipConflict";
 
@@ -30,7 +29,7 @@ pub(super) const OWNERSHIP_CONFLICT: &str = "OwnershipConflict";
 /// # Errors
 /// The API server refused or did not answer.
 pub(super) async fn reconcile(context: &Context, namespace: &str, name: &str) -> Result<Option<Duration>, PassError> {
-    let Some(mut backup) = read(context, namespace, name).await? else {
+    let Some(mut backup) = read::<KubeBrainBackup>(context, namespace, name).await? else {
         return Ok(None);
     };
     if backup.metadata.deletion_timestamp.is_some() {

@@ -1,8 +1,11 @@
 use fake_api::{CLUSTERS, FakeApi, ScriptedReply, failure};
+use kube::runtime::reflector::store::Writer;
 use plan::testing::{BEGIN, cluster};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
+use super::reconcile::reconcile;
 use super::*;
 use crate::testing::Rig;
 
@@ -352,7 +355,12 @@ async fn controller_makes_a_backup_and_forgets_it() {
     let rig = Rig::new(with_cluster(server(api, |_| {}))).await;
     let stop = CancellationToken::new();
     let mut running = JoinSet::new();
-    running.spawn(run(rig.context.clone(), None, stop.clone()));
+    running.spawn(passes::run(
+        rig.context.clone(),
+        None,
+        Writer::<KubeBrainBackup>::default(),
+        stop.clone(),
+    ));
     tokio::time::sleep(Duration::from_secs(2)).await;
     end(&rig, "nightly-backup", "Complete", (0, &result()));
     tokio::time::sleep(Duration::from_secs(8)).await;

@@ -1,43 +1,39 @@
-//! Backups that are not settled yet, kept current by a watch. Settled ones need no pass and take no memory, however many there are.
+//! Resources that are not settled, such as backups that have not ended, kept current by a watch. Settled ones need no pass and take no
+//! memory, however many there are.
 
 use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::KubeBrainBackup;
 use futures::StreamExt as _;
 use kube::core::ApiResource;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt as _};
-use plan::backup::is_settled;
 use tracing::{debug, info, warn};
 
 use super::feed::watch_pages;
 use super::optional::{KIND_RETRY_INTERVAL, exists, while_existing};
 use super::received::WholeObject;
 use crate::archive::BackupReports;
+use crate::passes::ReconciledKind;
 use crate::work_queue::WorkQueue;
 
 /// Interval of checks for the definition while it is missing.
 const DEFINITION_INTERVAL: Duration = Duration::from_secs(30);
 
-pub(crate) fn resource() -> ApiResource {
-    ApiResource::erase::<KubeBrainBackup>(&())
-}
-
-/// Fills `writer` with the backups of `namespace`, or of all, that are not settled, and adds each change of them to `queue`. Those
-/// that are complete are recorded in `reports`. It never ends.
+/// Fills `writer` with the resources of `namespace`, or of all, that are not settled, and adds each change of them to `queue`. All are
+/// shown to `reports`. It never ends.
 /// The definition may be missing: it is younger than that of clusters.
-pub(crate) async fn watch(
+pub(crate) async fn watch<K: ReconciledKind>(
     client: Client,
     namespace: Option<String>,
-    mut writer: Writer<KubeBrainBackup>,
-    (queue, reports): (Arc<WorkQueue<KubeBrainBackup>>, BackupReports),
+    mut writer: Writer<K>,
+    (queue, reports): (Arc<WorkQueue<K>>, BackupReports),
 ) {
-    let kind = resource();
+    let kind = ApiResource::erase::<K>(&());
     let mut is_missing = false;
     loop {
         match exists(&client, &kind).await {
@@ -52,7 +48,7 @@ pub(crate) async fn watch(
             }
             Ok(false) => {
                 if !is_missing {
-                    info!("the definition of KubeBrainBackup is not installed: no backups are made");
+                    info!(kind = kind.kind, "the definition is not installed: no backups are made");
                 }
                 is_missing = true;
                 writer.apply_watcher_event(&Event::Init);
@@ -60,30 +56,30 @@ pub(crate) async fn watch(
                 tokio::time::sleep(DEFINITION_INTERVAL).await;
             }
             Err(error) => {
-                debug!(%error, "cannot discover KubeBrainBackup");
+                debug!(%error, kind = kind.kind, "cannot discover a kind");
                 tokio::time::sleep(KIND_RETRY_INTERVAL).await;
             }
         }
     }
 }
 
-async fn follow(
+async fn follow<K: ReconciledKind>(
     api: Api<WholeObject>,
-    writer: &mut Writer<KubeBrainBackup>,
-    (queue, reports): (&WorkQueue<KubeBrainBackup>, &BackupReports),
+    writer: &mut Writer<K>,
+    (queue, reports): (&WorkQueue<K>, &BackupReports),
 ) {
     let mut events = pin!(watch_pages(api, None));
     let mut failing = false;
-    // Backups in the store; the deletion of any other starts no pass.
-    let mut stored: HashSet<ObjectRef<KubeBrainBackup>> = HashSet::new();
+    // Resources in the store; the deletion of any other starts no pass.
+    let mut stored: HashSet<ObjectRef<K>> = HashSet::new();
     while let Some(event) = events.next().await {
         let event = match event {
             Ok(event) => event,
             Err(error) => {
                 if failing {
-                    debug!(%error, "watch of backups is still interrupted");
+                    debug!(%error, kind = %K::kind(&()), "watch is still interrupted");
                 } else {
-                    warn!(%error, plural = "kubebrainbackups", "watch interrupted; will retry");
+                    warn!(%error, plural = %K::plural(&()), "watch interrupted; will retry");
                 }
                 failing = true;
                 continue;
@@ -91,15 +87,17 @@ async fn follow(
         };
         failing = false;
         let read = |object: &WholeObject| {
-            let backup = object.parse::<KubeBrainBackup>();
-            if backup.is_none() {
+            let parsed = object.parse::<K>();
+            if parsed.is_none() {
                 let (namespace, name) = (object.namespace(), object.name_any());
                 warn!(
                     namespace,
-                    name, "ignoring an object that is not a KubeBrainBackup of this version"
+                    name,
+                    kind = %K::kind(&()),
+                    "ignoring an object that is not of this kind in this version"
                 );
             }
-            backup
+            parsed
         };
         match event {
             Event::Init => {
@@ -108,34 +106,34 @@ async fn follow(
             }
             Event::InitDone => {
                 writer.apply_watcher_event(&Event::InitDone);
-                stored.iter().cloned().for_each(|backup| queue.add(backup));
+                stored.iter().cloned().for_each(|object| queue.add(object));
             }
             Event::InitApply(object) => {
-                let backup = read(&object);
-                backup.iter().for_each(|backup| reports.backed_up(backup));
-                if let Some(backup) = backup.filter(|backup| !is_settled(backup)) {
-                    stored.insert(ObjectRef::from_obj(&backup));
-                    writer.apply_watcher_event(&Event::InitApply(backup));
+                let object = read(&object);
+                object.iter().for_each(|object| object.observed(reports));
+                if let Some(object) = object.filter(|object| !object.is_settled()) {
+                    stored.insert(ObjectRef::from_obj(&object));
+                    writer.apply_watcher_event(&Event::InitApply(object));
                 }
             }
             Event::Apply(object) => {
-                let Some(backup) = read(&object) else {
+                let Some(object) = read(&object) else {
                     continue;
                 };
-                reports.backed_up(&backup);
-                let place = ObjectRef::from_obj(&backup);
-                if !is_settled(&backup) {
+                object.observed(reports);
+                let place = ObjectRef::from_obj(&object);
+                if !object.is_settled() {
                     stored.insert(place.clone());
-                    writer.apply_watcher_event(&Event::Apply(backup));
+                    writer.apply_watcher_event(&Event::Apply(object));
                     queue.add(place);
                 } else if stored.remove(&place) {
-                    writer.apply_watcher_event(&Event::Delete(backup));
+                    writer.apply_watcher_event(&Event::Delete(object));
                 }
             }
             Event::Delete(object) => {
-                let backup = read(&object);
-                if let Some(backup) = backup.filter(|backup| stored.remove(&ObjectRef::from_obj(backup))) {
-                    writer.apply_watcher_event(&Event::Delete(backup));
+                let object = read(&object);
+                if let Some(object) = object.filter(|object| stored.remove(&ObjectRef::from_obj(object))) {
+                    writer.apply_watcher_event(&Event::Delete(object));
                 }
             }
         }

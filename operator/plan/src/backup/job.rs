@@ -46,7 +46,8 @@ pub fn create_job(backup: &KubeBrainBackup, access: &ClusterAccess, runtime: &Ba
 /// Renders the Job that deletes the stored objects.
 pub fn delete_job(backup: &KubeBrainBackup, runtime: &BackupRuntime) -> Job {
     let limits = (DELETION_BACKOFF_LIMIT, DELETION_DEADLINE_SECONDS);
-    let pod = program("delete", backup);
+    let mut pod = program("delete", backup);
+    pod.args.push("--prune-archive".to_owned());
     job(pod, deletion_job_name(backup), (backup, runtime), limits)
 }
 

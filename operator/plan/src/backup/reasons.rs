@@ -35,7 +35,7 @@ fn every_documented_reason_is_in_the_sources() {
     let sources = [
         include_str!("references.rs"),
         include_str!("status.rs"),
-        include_str!("../../../src/backup.rs"),
+        include_str!("../../../src/passes.rs"),
         include_str!("../../../src/backup/reconcile.rs"),
     ];
     for Reason { name, .. } in REASONS {

@@ -134,7 +134,10 @@ fn job_makes_one_backup_with_the_credentials_of_the_namespace() {
 
     let job = delete(&backup);
     assert_eq!(job["metadata"]["name"], "nightly-backup-delete");
-    assert_eq!(args(&job), [&["backup", "delete"][..], &destination].concat());
+    assert_eq!(
+        args(&job),
+        [&["backup", "delete"][..], &destination, &["--prune-archive"]].concat()
+    );
     assert_eq!(variables(&job).len(), 3);
 }
 
@@ -185,6 +188,7 @@ fn every_destination_has_its_flags() {
             "--destination-credentials-file=/etc/kubebrain/credentials/credentials.json",
             "--destination-explicit-credentials",
             "--request-id=backup-uid",
+            "--prune-archive",
         ]
     );
     let azure = json!({"azure": {"account": "acc", "container": "c", "prefix": "p", "accessTier": "Cool", "credentialsSecretRef": {"name": "az"}}});
@@ -206,7 +210,11 @@ fn every_destination_has_its_flags() {
     let job = delete(&backup(volume(), json!({})));
     assert_eq!(
         args(&job)[2..],
-        ["--destination=file:///backups/a/b", "--request-id=backup-uid"]
+        [
+            "--destination=file:///backups/a/b",
+            "--request-id=backup-uid",
+            "--prune-archive"
+        ]
     );
     assert_eq!(pod(&job)["volumes"][1]["persistentVolumeClaim"]["claimName"], "backups");
 
