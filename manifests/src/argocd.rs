@@ -11,6 +11,7 @@ use crate::source::{DERIVED_HEADER, read};
 const APPLICATION_DIR: &str = "argocd/resource_customizations/argoproj.io/Application";
 const CLUSTER_DIR: &str = "argocd/resource_customizations/kubebrain.io/KubeBrainCluster";
 const BACKUP_DIR: &str = "argocd/resource_customizations/kubebrain.io/KubeBrainBackup";
+const SCHEDULE_DIR: &str = "argocd/resource_customizations/kubebrain.io/KubeBrainBackupSchedule";
 
 /// Returns the patch for `kubectl --namespace argocd patch configmap argocd-cm --patch-file …`.
 ///
@@ -30,6 +31,7 @@ pub(crate) fn files(directory: &Path) -> anyhow::Result<Files> {
     let patch = json!({"data": {
         "resource.customizations.actions.kubebrain.io_KubeBrainCluster": actions,
         "resource.customizations.health.kubebrain.io_KubeBrainBackup": read(directory, &format!("{BACKUP_DIR}/health.lua"))?,
+        "resource.customizations.health.kubebrain.io_KubeBrainBackupSchedule": read(directory, &format!("{SCHEDULE_DIR}/health.lua"))?,
         "resource.customizations.health.kubebrain.io_KubeBrainCluster": read(directory, &format!("{CLUSTER_DIR}/health.lua"))?,
         "resource.customizations.health.argoproj.io_Application": read(directory, &format!("{APPLICATION_DIR}/health.lua"))?,
     }});

@@ -45,11 +45,12 @@ fn chart() -> anyhow::Result<String> {
 }
 
 /// Returns the definitions with their fields in alphabetical order.
-fn definitions() -> anyhow::Result<[Value; 2]> {
+fn definitions() -> anyhow::Result<[Value; 3]> {
     let value = |definition| serde_json::to_value(definition).context("serialise a definition");
     Ok([
         value(crds::KubeBrainCluster::crd())?,
         value(crds::KubeBrainBackup::crd())?,
+        value(crds::KubeBrainBackupSchedule::crd())?,
     ])
 }
 

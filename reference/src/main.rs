@@ -41,6 +41,7 @@ fn main() -> anyhow::Result<()> {
 fn pages() -> anyhow::Result<Pages> {
     Ok(Pages::from([
         ("backup-resource.md", resource::backup_page()?),
+        ("backup-schedule-resource.md", resource::backup_schedule_page()?),
         ("flags.md", flags::page()?),
         ("metrics.md", metrics::page()?),
         ("resource.md", resource::page()?),

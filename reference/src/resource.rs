@@ -21,6 +21,9 @@ const OF_KUBERNETES: [&str; 5] = [
 /// Fields of references to objects, which have no rows of their own.
 const OF_REFERENCES: [&str; 4] = ["group", "key", "kind", "name"];
 
+/// Fields whose own fields are on the page of another resource.
+const OF_OTHER_PAGES: [&str; 1] = ["template.spec"];
+
 /// Returns the page of `KubeBrainCluster`.
 pub(crate) fn page() -> anyhow::Result<String> {
     let reasons = plan::status::documented_reasons::REASONS;
@@ -35,6 +38,16 @@ pub(crate) fn page() -> anyhow::Result<String> {
 pub(crate) fn backup_page() -> anyhow::Result<String> {
     let template = include_str!("../templates/backup-resource.md");
     of(crds::KubeBrainBackup::crd(), plan::backup::REASONS, template)
+}
+
+/// Returns the page of `KubeBrainBackupSchedule`.
+pub(crate) fn backup_schedule_page() -> anyhow::Result<String> {
+    let template = include_str!("../templates/backup-schedule-resource.md");
+    of(
+        crds::KubeBrainBackupSchedule::crd(),
+        plan::backup_schedule::REASONS,
+        template,
+    )
 }
 
 fn of(definition: CustomResourceDefinition, reasons: &[Reason], template: &'static str) -> anyhow::Result<String> {
@@ -85,12 +98,13 @@ fn walk<'a>(schema: &'a Value, parent: &str, found: &mut Vec<Field<'a>>) {
             .flat_map(|fields| fields.keys());
         let is_reference = fields.all(|field| OF_REFERENCES.contains(&field.as_str()));
         let within = format!("{path}.");
+        let is_elsewhere = OF_OTHER_PAGES.contains(&path.as_str());
         found.push(Field {
             path,
             schema,
             is_required,
         });
-        if !is_reference && !OF_KUBERNETES.contains(&name.as_str()) {
+        if !is_reference && !is_elsewhere && !OF_KUBERNETES.contains(&name.as_str()) {
             walk(inner, &within, found);
         }
     }

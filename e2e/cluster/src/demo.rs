@@ -47,6 +47,7 @@ pub fn install_operator(cluster: &Cluster, progress: &Progress) -> anyhow::Resul
         kubectl.run(["apply".as_ref(), "--kustomize".as_ref(), manifests.as_os_str()])?;
         established(kubectl, "crd/kubebrainclusters.kubebrain.io")?;
         established(kubectl, "crd/kubebrainbackups.kubebrain.io")?;
+        established(kubectl, "crd/kubebrainbackupschedules.kubebrain.io")?;
         let rollout = [
             "--namespace",
             "kubebrain-system",

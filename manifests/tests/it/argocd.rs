@@ -13,6 +13,8 @@ use crate::files::{below, objects, objects_below, only, path, text};
 const CLUSTER: &str = "argocd/resource_customizations/kubebrain.io/KubeBrainCluster";
 /// The same for a KubeBrainBackup, which has no actions.
 const BACKUP: &str = "argocd/resource_customizations/kubebrain.io/KubeBrainBackup";
+/// The same for a KubeBrainBackupSchedule.
+const SCHEDULE: &str = "argocd/resource_customizations/kubebrain.io/KubeBrainBackupSchedule";
 const APPLICATION: &str = "argocd/resource_customizations/argoproj.io/Application";
 
 const ACTIONS: [&str; 4] = ["pause", "restart", "resume", "transfer-leader"];
@@ -114,28 +116,40 @@ fn health_follows_the_conditions() {
     );
 }
 
-#[test]
-fn health_of_a_backup_follows_its_conditions() {
-    let file = only_document(&format!("{BACKUP}/health_test.yaml"));
+/// Judges the objects for tests in a directory, which are valid, and checks that all of them are used. Returns each status that occurs.
+fn judge_all(directory: &str, check: fn(Value) -> Result<(), String>) -> Vec<String> {
+    let file = only_document(&format!("{directory}/health_test.yaml"));
     let (mut statuses, mut used) = (BTreeSet::new(), BTreeSet::new());
     for test in file["tests"].as_array().unwrap() {
-        let input = format!("{BACKUP}/{}", test["inputPath"].as_str().unwrap());
+        let input = format!("{directory}/{}", test["inputPath"].as_str().unwrap());
         let object = only_document(&input);
-        let script = text(&format!("{BACKUP}/health.lua"));
+        let script = text(&format!("{directory}/health.lua"));
         let judged = from_lua(&run::<LuaValue>(&sandbox(), &script, &object));
         assert_eq!(judged, test["healthStatus"], "{input}");
         statuses.insert(judged["status"].as_str().unwrap().to_owned());
-        let backup: crds::KubeBrainBackup = serde_json::from_value(object).unwrap();
-        backup
-            .validate_cel()
-            .unwrap_or_else(|error| panic!("{input}: {error:?}"));
+        check(object).unwrap_or_else(|error| panic!("{input}: {error}"));
         used.insert(input);
     }
-    assert_eq!(
-        statuses.into_iter().collect::<Vec<_>>(),
-        ["Degraded", "Healthy", "Progressing"]
-    );
-    assert_eq!(used, below(&format!("{BACKUP}/testdata")).into_iter().collect());
+    assert_eq!(used, below(&format!("{directory}/testdata")).into_iter().collect());
+    statuses.into_iter().collect()
+}
+
+#[test]
+fn health_of_a_backup_follows_its_conditions() {
+    let statuses = judge_all(BACKUP, |object| {
+        let backup: crds::KubeBrainBackup = serde_json::from_value(object).unwrap();
+        backup.validate_cel().map_err(|error| format!("{error:?}"))
+    });
+    assert_eq!(statuses, ["Degraded", "Healthy", "Progressing"]);
+}
+
+#[test]
+fn health_of_a_schedule_follows_its_conditions() {
+    let statuses = judge_all(SCHEDULE, |object| {
+        let schedule: crds::KubeBrainBackupSchedule = serde_json::from_value(object).unwrap();
+        schedule.validate_cel().map_err(|error| format!("{error:?}"))
+    });
+    assert_eq!(statuses, ["Degraded", "Healthy", "Progressing", "Suspended"]);
 }
 
 #[test]
@@ -291,6 +305,10 @@ fn the_patch_has_the_same_scripts() {
     assert_eq!(
         data["resource.customizations.health.kubebrain.io_KubeBrainBackup"],
         text(&format!("{BACKUP}/health.lua"))
+    );
+    assert_eq!(
+        data["resource.customizations.health.kubebrain.io_KubeBrainBackupSchedule"],
+        text(&format!("{SCHEDULE}/health.lua"))
     );
     assert_eq!(
         data["resource.customizations.health.argoproj.io_Application"],

@@ -55,7 +55,7 @@ fn kubernetes_knows_every_field() {
             "ValidatingAdmissionPolicy" => check::<admission::ValidatingAdmissionPolicy>(&name, &object),
             "ValidatingAdmissionPolicyBinding" => check::<admission::ValidatingAdmissionPolicyBinding>(&name, &object),
             "Secret" => check::<core::Secret>(&name, &object),
-            "KubeBrainBackup" | "KubeBrainCluster" => {}
+            "KubeBrainBackup" | "KubeBrainBackupSchedule" | "KubeBrainCluster" => {}
             kind => assert!(FOREIGN.contains(&kind), "{name}: unexpected {kind}"),
         }
     }

@@ -24,7 +24,12 @@ fn every_sample_has_a_cluster_that_obeys_the_rules() {
             clusters += 1;
             obeys(&object, &name);
         }
-        let has_none = ["/network-policy.yaml", "/backup.yaml", "/backup-to-volume.yaml"];
+        let has_none = [
+            "/network-policy.yaml",
+            "/backup.yaml",
+            "/backup-schedule.yaml",
+            "/backup-to-volume.yaml",
+        ];
         let has_none = has_none.iter().any(|file| name.ends_with(file));
         assert_eq!(clusters, i32::from(!has_none), "{name}");
     }
@@ -35,37 +40,54 @@ fn every_sample_has_a_cluster_that_obeys_the_rules() {
 #[test]
 fn samples_of_backups_obey_the_rules_and_name_what_is_there() {
     for name in ["yaml/samples/backup.yaml", "yaml/samples/backup-to-volume.yaml"] {
-        let object = only(name, "KubeBrainBackup");
-        let backup: crds::KubeBrainBackup = serde_json::from_value(object.clone()).unwrap();
-        backup
-            .validate_cel()
-            .unwrap_or_else(|error| panic!("{name}: {error:?}"));
-        assert_contains(&serde_json::to_value(&backup).unwrap(), &object, name);
-        let cluster = only("yaml/samples/embedded.yaml", "KubeBrainCluster");
-        assert_eq!(object["spec"]["clusterName"], cluster["metadata"]["name"], "{name}");
-        assert_eq!(
-            object["metadata"]["namespace"], cluster["metadata"]["namespace"],
-            "{name}"
-        );
-        let beside: Vec<Value> = objects(name)
-            .iter()
-            .map(|object| object["metadata"]["name"].clone())
-            .collect();
-        let to = &backup.spec.destination;
-        let secrets = to
-            .s3
-            .iter()
-            .flat_map(|s3| &s3.credentials_secret_ref)
-            .map(|secret| &secret.name);
-        let keys = backup
-            .spec
-            .encryption
-            .iter()
-            .map(|encryption| &encryption.key_secret_ref.name);
-        let claims = to.persistent_volume_claim.iter().map(|claim| &claim.claim_name);
-        for named in secrets.chain(keys).chain(claims) {
-            assert!(beside.contains(&json!(named)), "{name}: {named}");
-        }
+        names_what_is_there(&only(name, "KubeBrainBackup"), name);
+    }
+    let name = "yaml/samples/backup-schedule.yaml";
+    let object = only(name, "KubeBrainBackupSchedule");
+    let schedule: crds::KubeBrainBackupSchedule = serde_json::from_value(object.clone()).unwrap();
+    schedule
+        .validate_cel()
+        .unwrap_or_else(|error| panic!("{name}: {error:?}"));
+    assert_contains(&serde_json::to_value(&schedule).unwrap(), &object, name);
+    // As each of its backups.
+    let mut backup = only("yaml/samples/backup.yaml", "KubeBrainBackup");
+    backup["spec"] = object["spec"]["template"]["spec"].clone();
+    backup["metadata"]["namespace"] = object["metadata"]["namespace"].clone();
+    names_what_is_there(&backup, name);
+}
+
+/// Checks a backup, and that the objects which it names are in the same file, or its cluster in that of a sample.
+#[track_caller]
+fn names_what_is_there(object: &Value, name: &str) {
+    let backup: crds::KubeBrainBackup = serde_json::from_value(object.clone()).unwrap();
+    backup
+        .validate_cel()
+        .unwrap_or_else(|error| panic!("{name}: {error:?}"));
+    assert_contains(&serde_json::to_value(&backup).unwrap(), object, name);
+    let cluster = only("yaml/samples/embedded.yaml", "KubeBrainCluster");
+    assert_eq!(object["spec"]["clusterName"], cluster["metadata"]["name"], "{name}");
+    assert_eq!(
+        object["metadata"]["namespace"], cluster["metadata"]["namespace"],
+        "{name}"
+    );
+    let beside: Vec<Value> = objects(name)
+        .iter()
+        .map(|object| object["metadata"]["name"].clone())
+        .collect();
+    let to = &backup.spec.destination;
+    let secrets = to
+        .s3
+        .iter()
+        .flat_map(|s3| &s3.credentials_secret_ref)
+        .map(|secret| &secret.name);
+    let keys = backup
+        .spec
+        .encryption
+        .iter()
+        .map(|encryption| &encryption.key_secret_ref.name);
+    let claims = to.persistent_volume_claim.iter().map(|claim| &claim.claim_name);
+    for named in secrets.chain(keys).chain(claims) {
+        assert!(beside.contains(&json!(named)), "{name}: {named}");
     }
 }
 

@@ -76,6 +76,11 @@ fn bad_manifests_are_refused() {
             60,
         ),
         ("KubeBrainBackup", include_str!("../../../../crds/bad-backups.json"), 40),
+        (
+            "KubeBrainBackupSchedule",
+            include_str!("../../../../crds/bad-schedules.json"),
+            20,
+        ),
     ];
     for (kind, file, least) in files {
         let file: Value = serde_json::from_str(file).unwrap();
@@ -86,7 +91,7 @@ fn bad_manifests_are_refused() {
         "--namespace",
         MANIFESTS,
         "delete",
-        "kubebrainclusters,kubebrainbackups",
+        "kubebrainclusters,kubebrainbackupschedules,kubebrainbackups",
         "--all",
     ];
     kubectl.run(delete).unwrap();

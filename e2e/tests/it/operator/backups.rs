@@ -1,14 +1,15 @@
-//! Backups by the operator: a live cluster is backed up to a volume, restored from it, and the backup goes with its resource. A cluster is
-//! archived while its leader and the archive's own pod are killed.
+//! Backups by the operator: a live cluster is backed up to a volume, restored from it, and the backup goes with its resource. Schedules make
+//! backups at their times, and old ones go. A cluster is archived while its leader and the archive's own pod are killed.
 
 use std::fs;
 use std::path::Path;
 
-use crds::{KubeBrainBackup, KubeBrainCluster};
+use crds::{KubeBrainBackup, KubeBrainBackupSchedule, KubeBrainCluster};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams};
 use programs::server::Program;
 use serde_json::{Value, json};
@@ -226,5 +227,89 @@ fn archive_of_a_cluster_goes_on_after_its_leader_and_its_own_pod_are_killed() {
             super::brains::condition(cluster, "Archiving").is_none() && super::brains::is_ready(cluster)
         };
         brains.until("without an archive", gone).await;
+    });
+}
+
+/// Returns the backups of the schedule, the oldest one first.
+async fn of_schedule(kit: &Kit) -> Vec<KubeBrainBackup> {
+    let params = ListParams::default().labels("kubebrain.io/schedule=nightly");
+    let mut all = kit.api::<KubeBrainBackup>().list(&params).await.unwrap().items;
+    all.sort_by_key(|it| it.name_any());
+    all
+}
+
+#[test]
+fn schedule_makes_backups_and_deletes_old_ones() {
+    kit::run("backup-schedules", async |kit| {
+        let claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "backups"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        });
+        kit.try_apply(&claim).await.unwrap();
+        let brains = kit.brains("a", embedded()).await;
+        brains.until_ready().await;
+        let template = backup("", &json!({"deletionPolicy": "Delete"}))["spec"].clone();
+        let schedule = |more: &Value| {
+            let mut spec = json!({
+                "schedule": "* * * * *", "timeZone": "Europe/Berlin", "immediate": true, "retention": {"keepLast": 1},
+                "template": {"metadata": {"labels": {"team": "a"}}, "spec": template},
+            });
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!({"apiVersion": "kubebrain.io/v1alpha1", "kind": "KubeBrainBackupSchedule", "metadata": {"name": "nightly"}, "spec": spec})
+        };
+        kit.try_apply(&schedule(&json!({}))).await.unwrap();
+        let succeeded = |it: &KubeBrainBackupSchedule| it.status.as_ref()?.last_successful_backup.clone();
+        let first = kit
+            .until::<KubeBrainBackupSchedule>("nightly", "successful", STATE_TIMEOUT, |it| succeeded(it).is_some())
+            .await;
+        let first = succeeded(&first).unwrap();
+        // the next one displaces it, with its objects
+        let second = kit
+            .until::<KubeBrainBackupSchedule>("nightly", "successful again", STATE_TIMEOUT, |it| {
+                succeeded(it).is_some_and(|name| name > first)
+            })
+            .await;
+        let status = second.status.unwrap();
+        assert!(status.last_schedule_time <= status.next_schedule_time, "{status:?}");
+        let ready = status.conditions.unwrap().remove(0);
+        assert_eq!(
+            (ready.type_.as_str(), ready.status.as_str()),
+            ("Ready", "True"),
+            "{}",
+            ready.message
+        );
+
+        // suspended, it lets the running ones end
+        kit.try_apply(&schedule(&json!({"suspend": true}))).await.unwrap();
+        kit.until::<KubeBrainBackupSchedule>("nightly", "at rest", STATE_TIMEOUT, |it| {
+            let status = it.status.clone().unwrap_or_default();
+            status.observed_generation == it.metadata.generation && status.active.is_empty()
+        })
+        .await;
+        kit.until_gone::<KubeBrainBackup>(&first).await;
+        let left = of_schedule(&kit).await;
+        let complete: Vec<&KubeBrainBackup> = left.iter().filter(|it| is(it, "Complete", "Completed")).collect();
+        let present = complete.iter().filter(|it| it.metadata.deletion_timestamp.is_none());
+        assert!((1..=2).contains(&present.count()), "{left:#?}");
+        assert!(
+            left.iter()
+                .all(|it| it.labels()["team"] == "a" && it.owner_references().is_empty())
+        );
+        let newest = complete.last().unwrap().status.clone().unwrap().backup_name.unwrap();
+        let directory = volume(&kit, "backups").await.join("of/a");
+        let listed = program(&directory, &["list", "--output=json"]);
+        assert!(listed.contains(&newest), "{listed}");
+        let said = program(&directory, &["verify", &newest]);
+        assert!(said.starts_with(&format!("verified {newest}: ")), "{said}");
+
+        // backups outlive their schedule
+        let schedules = kit.api::<KubeBrainBackupSchedule>();
+        schedules.delete("nightly", &DeleteParams::default()).await.unwrap();
+        kit.until_gone::<KubeBrainBackupSchedule>("nightly").await;
+        let newest = complete.last().unwrap().name_any();
+        kit.until::<KubeBrainBackup>(&newest, "there", STATE_TIMEOUT, |it| {
+            it.metadata.deletion_timestamp.is_none()
+        })
+        .await;
     });
 }
