@@ -14,7 +14,7 @@ const ARGOCD: &str = "argocd/tenant/apiserver/apiserver.yaml";
 #[test]
 fn every_sample_has_a_cluster_that_obeys_the_rules() {
     let samples = below("yaml/samples");
-    assert_eq!(samples.len(), 11);
+    assert_eq!(samples.len(), 12);
     for name in samples {
         let mut clusters = 0;
         for object in objects(&name) {

@@ -184,7 +184,8 @@ fn check(schedule: &KubeBrainBackupSchedule, settings: &OperatorSettings) -> Res
     let cron = Cron::parse(&spec.schedule, spec.time_zone())?;
     expiry::check(spec.retention.as_ref())?;
     let backup = KubeBrainBackup::new(&schedule.name_any(), spec.template.spec.clone());
-    references::check(&backup, settings).map_err(|refusal| format!("template.spec: {}", refusal.message))?;
+    references::check((&backup).into(), &backup.spec.cluster_name, settings)
+        .map_err(|refusal| format!("template.spec: {}", refusal.message))?;
     Ok(cron)
 }
 

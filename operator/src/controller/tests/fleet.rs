@@ -121,19 +121,19 @@ async fn disturbed(disturb: impl Fn(&mut Value), undo: impl Fn(&mut Value)) {
 
 #[tokio::test(start_paused = true)]
 async fn refusal_of_one_pass_half_way_frees_no_turn() {
-    disturbed(
+    Box::pin(disturbed(
         |cluster| cluster["spec"]["flags"] = json!({"no-such-flag": "1"}),
         |cluster| cluster["spec"]["flags"] = json!({}),
-    )
+    ))
     .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn pause_half_way_frees_no_turn() {
-    disturbed(
+    Box::pin(disturbed(
         |cluster| cluster["spec"]["paused"] = json!(true),
         |cluster| cluster["spec"]["paused"] = json!(false),
-    )
+    ))
     .await;
 }
 
