@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use futures::stream::{Stream, unfold};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::server::Router;
@@ -25,6 +25,8 @@ pub struct EndpointError {
 pub(crate) struct Endpoint {
     /// With the port that it got, if it asked for any.
     pub(crate) address: SocketAddr,
+    /// Keeps the port from other processes while nothing listens on it.
+    _reserved: TcpSocket,
     listener: Option<TcpListener>,
     running: Option<RunningServer>,
 }
@@ -39,10 +41,12 @@ impl Endpoint {
     /// Takes the port; nothing is answered yet.
     pub(crate) async fn bind(address: SocketAddr) -> Result<Self, EndpointError> {
         let error = |source| EndpointError { address, source };
+        let reserved = reserve(address).map_err(error)?;
+        let address = reserved.local_addr().map_err(error)?;
         let listener = TcpListener::bind(address).await.map_err(error)?;
-        let address = listener.local_addr().map_err(error)?;
         Ok(Self {
             address,
+            _reserved: reserved,
             listener: Some(listener),
             running: None,
         })
@@ -98,6 +102,17 @@ impl Drop for Endpoint {
     }
 }
 
+/// Binds a socket that does not listen. A listener can share its port, but the system gives the port to nobody else.
+fn reserve(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
 /// The connections of a listener until `stop`; they end with it.
 fn incoming(listener: TcpListener, stop: CancellationToken) -> impl Stream<Item = io::Result<Socket>> {
     unfold((listener, stop), async |(listener, stop)| {
@@ -111,4 +126,23 @@ fn incoming(listener: TcpListener, stop: CancellationToken) -> impl Stream<Item 
         });
         Some((socket, (listener, stop)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn port_of_a_process_that_was_killed_is_given_to_nobody_else() {
+        let mut endpoint = Endpoint::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let router = || tonic::transport::Server::builder().add_routes(tonic::service::Routes::default());
+        endpoint.start(router()).await.unwrap();
+        endpoint.stop().await;
+        let other = TcpSocket::new_v4().unwrap().bind(endpoint.address);
+        assert_eq!(other.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        std::net::TcpStream::connect(endpoint.address).map(drop).unwrap_err();
+        endpoint.start(router()).await.unwrap();
+        std::net::TcpStream::connect(endpoint.address).unwrap();
+        endpoint.stop().await;
+    }
 }
