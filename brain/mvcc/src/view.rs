@@ -184,7 +184,7 @@ impl View {
         };
         let mut result = select(op, kvs, count).await?;
         if is_late && op.reads_values() {
-            result.kvs = self.load_charged(result.kvs, at, &mut charged).await?;
+            result.kvs = self.load_charged(result.kvs, &mut charged).await?;
         }
         // Others are not the first of the span.
         let is_in_order = op.target == SortTarget::Key && !op.needs_all();
@@ -212,7 +212,6 @@ impl View {
     async fn load_charged(
         &self,
         kvs: Vec<KeyValue>,
-        at: Revision,
         charged: &mut RangeCharge<'_>,
     ) -> Result<Vec<KeyValue>, ViewError> {
         let mut loaded = Vec::with_capacity(kvs.len());
@@ -226,7 +225,7 @@ impl View {
             });
             if is_full {
                 charged.keep(&part, true)?;
-                loaded.extend(self.load(std::mem::take(&mut part), at).await?);
+                loaded.extend(self.load(std::mem::take(&mut part)).await?);
                 bytes = 0;
             }
         }
@@ -234,10 +233,7 @@ impl View {
     }
 
     /// Reads values that are not at hand.
-    async fn load(&self, mut page: Vec<KeyValue>, at: Revision) -> Result<Vec<KeyValue>, RowsError> {
-        if at < self.rows_revision {
-            return Ok(page); // object rows have them
-        }
+    async fn load(&self, mut page: Vec<KeyValue>) -> Result<Vec<KeyValue>, RowsError> {
         // A version above the rows' revision came from memory, with its value.
         let missing = |kv: &KeyValue| kv.size > 0 && kv.value.is_empty();
         let wanted: Vec<Bytes> = page

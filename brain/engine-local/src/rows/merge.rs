@@ -68,6 +68,24 @@ pub(super) struct MergeTarget {
     pub(super) limits: MergeLimits,
 }
 
+/// The thread that merges, as the one that removes tables sees it.
+pub(super) struct MergerHandle(Arc<MergeWork>);
+
+impl MergerHandle {
+    /// Returns true if space is so short that removals must not take longer than they need.
+    pub(super) fn is_tight(&self) -> bool {
+        self.0.is_tight()
+    }
+
+    /// Looks again for merges that there was no space for.
+    pub(super) fn note_removed(&self) {
+        if let Err(error) = self.0.count_left_over() {
+            tracing::debug!(error = describe(&error), "cannot look for the files of tables");
+        }
+        self.0.ask();
+    }
+}
+
 /// The thread that merges. It ends with this, after the merge under way.
 pub(super) struct Merger {
     work: Arc<MergeWork>,
@@ -167,8 +185,11 @@ impl Merger {
 
     /// Has tables merged until there is nothing to merge.
     pub(super) fn ask(&self) {
-        self.work.state().asked = true;
-        self.work.changed.notify_one();
+        self.work.ask();
+    }
+
+    pub(super) fn handle(&self) -> MergerHandle {
+        MergerHandle(Arc::clone(&self.work))
     }
 
     /// Returns true if there is something to merge, or [`RowsError::Full`] if there is no space for it, so that the merge will not begin.
@@ -320,6 +341,11 @@ impl Drop for Merger {
 }
 
 impl MergeWork {
+    fn ask(&self) {
+        self.state().asked = true;
+        self.changed.notify_one();
+    }
+
     fn state(&self) -> MutexGuard<'_, MergerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -77,8 +77,8 @@ pub(super) fn open(
         renewal: renewal.clone(),
         limits,
     };
-    let remover = TableRemover::start(&tree).map_err(io)?;
     let merger = Merger::start(merged).map_err(io)?;
+    let remover = TableRemover::start(&tree, merger.handle()).map_err(io)?;
     // Merges that were not done before the last process ended.
     merger.ask();
     Ok(LsmShared {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use lsm_tree::{AbstractTree as _, AnyTree, Table};
 use tokio::time::Instant;
 
+use super::merge::MergerHandle;
 use super::tree::RowsTree;
 
 /// The log has the disk for this many times as long as the removal of a file took, but not longer than `MAX_PAUSE`.
@@ -88,16 +89,21 @@ impl KeptVersions {
             .collect()
     }
 
-    fn run(&self, tree: &RowsTree) {
+    fn run(&self, tree: &RowsTree, merger: &MergerHandle) {
         while self.is_asked() {
-            for table in self.forget(oldest_known(tree)) {
+            let tables = self.forget(oldest_known(tree));
+            if tables.is_empty() {
+                continue;
+            }
+            for table in tables {
                 let begun = Instant::now();
                 drop(table);
                 let took = begun.elapsed();
-                if took >= MIN_PAUSED && !self.state().stop {
+                if took >= MIN_PAUSED && !merger.is_tight() && !self.state().stop {
                     std::thread::sleep((PAUSE_FACTOR * took).min(MAX_PAUSE));
                 }
             }
+            merger.note_removed();
         }
         drop(self.forget(u64::MAX));
     }
@@ -116,11 +122,11 @@ pub(super) struct TableRemover {
 }
 
 impl TableRemover {
-    pub(super) fn start(tree: &RowsTree) -> std::io::Result<Self> {
+    pub(super) fn start(tree: &RowsTree, merger: MergerHandle) -> std::io::Result<Self> {
         let kept = tree.kept_versions();
         let thread = std::thread::Builder::new().name("rows-remover".to_owned()).spawn({
             let (kept, tree) = (Arc::clone(&kept), tree.clone());
-            move || kept.run(&tree)
+            move || kept.run(&tree, &merger)
         })?;
         Ok(Self {
             kept,
@@ -143,9 +149,12 @@ impl Drop for TableRemover {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use engine::rows::{RowChange, Rows as _};
+
     use super::*;
-    use crate::rows::LsmOptions;
     use crate::rows::inspect::TABLES_DIR;
+    use crate::rows::{LsmOptions, LsmRows};
 
     /// A tree with one table, and three that it replaced and forgot.
     fn merged() -> (tempfile::TempDir, RowsTree) {
@@ -182,17 +191,32 @@ mod tests {
         assert_eq!(kept.state().versions.len(), 1, "the current one");
     }
 
-    #[test]
-    fn remover_removes_what_it_is_asked_to_and_the_rest_at_its_end() {
-        let (_dir, tree) = merged();
-        drop(TableRemover::start(&tree).unwrap());
-        assert_eq!(files(&tree), 1);
-        let (_dir, tree) = merged();
-        let remover = TableRemover::start(&tree).unwrap();
-        tree.remove_replaced();
-        while files(&tree) > 1 {
-            std::thread::yield_now();
+    #[tokio::test]
+    async fn remover_removes_what_was_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let rows = LsmRows::open(dir.path(), LsmOptions::default()).unwrap();
+        let tree = rows.shared.tree.clone();
+        let mut fence = None;
+        for number in 0..3_u8 {
+            let next = Bytes::from(vec![number]);
+            let put = RowChange::Put(Bytes::from(vec![b'k', number]), Bytes::from_static(b"value"));
+            rows.apply(fence.replace(next.clone()), next, vec![put]).await.unwrap();
+            rows.sync().await.unwrap();
         }
-        drop(remover);
+        rows.compact().await.unwrap();
+        assert_eq!(tree.table_count(), 1);
+        while files(&tree) > 1 {
+            rows.sync().await.unwrap();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[test]
+    fn remover_removes_the_rest_at_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let rows = LsmRows::open(dir.path(), LsmOptions::default()).unwrap();
+        let (_dir, tree) = merged();
+        drop(TableRemover::start(&tree, rows.shared.merger.handle()).unwrap());
+        assert_eq!(files(&tree), 1);
     }
 }

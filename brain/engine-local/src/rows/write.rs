@@ -199,7 +199,10 @@ impl LsmShared {
             kill_points::reach("tables-written");
             let sealed: Vec<_> = writer.sealed.iter().map(|memtable| memtable.id()).collect();
             self.tree.keep_version();
-            self.tree.register_tables(&tables, None, None, &sealed, watermark)
+            self.tree.register_tables(&tables, None, None, &sealed, watermark)?;
+            // A merge that is under way may replace some of them next.
+            self.tree.keep_version();
+            Ok(())
         });
         self.tree.remove_replaced();
         match self.tree.settle(written) {

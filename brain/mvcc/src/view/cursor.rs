@@ -78,6 +78,10 @@ pub struct Cursor<'a> {
     source: WalkedRows,
     /// Object rows that the walk may still skip before it switches to index rows.
     to_pass: usize,
+    /// True if there were more of them.
+    has_passed_many: bool,
+    /// The most object rows that the next step reads: fewer where their values are long.
+    object_rows: usize,
     /// The end of the index rows.
     index_to: Bytes,
     /// The number of rows that the next step reads: fewer where values are long.
@@ -106,6 +110,7 @@ impl<'a> Cursor<'a> {
 
     fn over(view: &'a View, span: &Span, (at, values): (Revision, bool), preferred: WalkedRows) -> Self {
         // Without older versions all values are stored side by side, and each is read once.
+        let has_passed_many = preferred == WalkedRows::Index;
         let source = match at < view.rows_revision {
             true => WalkedRows::Objects,
             false if values && view.rows.scans_values() => preferred,
@@ -123,6 +128,8 @@ impl<'a> Cursor<'a> {
             values,
             source,
             to_pass: MAX_PASSED_VERSIONS,
+            has_passed_many,
+            object_rows: MAX_PAGE_ROWS,
             index_to,
             page_rows: MAX_PAGE_ROWS,
             least_rows: 1,
@@ -193,7 +200,7 @@ impl<'a> Cursor<'a> {
     /// Reads the values of a page, if they are wanted and not in memory.
     pub async fn load(&self, page: Vec<KeyValue>) -> Result<Vec<KeyValue>, RowsError> {
         if self.values {
-            self.view.load(page, self.at).await
+            self.view.load(page).await
         } else {
             Ok(page)
         }
@@ -218,10 +225,11 @@ impl<'a> Cursor<'a> {
 
     /// The part that was not walked yet, for [`View::resume`].
     pub fn rest_of_walk(&self) -> Option<RestOfWalk> {
-        self.rest().map(|span| RestOfWalk {
-            span,
-            source: self.source,
-        })
+        let source = match self.has_passed_many {
+            true => WalkedRows::Index,
+            false => WalkedRows::Objects,
+        };
+        self.rest().map(|span| RestOfWalk { span, source })
     }
 
     /// The part that was not walked yet.
@@ -279,8 +287,8 @@ impl<'a> Cursor<'a> {
     async fn object_page(&mut self, max_rows: usize) -> Result<(Vec<KeyValue>, CompleteUpTo), RowsError> {
         // At an old revision, newer versions may precede the wanted one.
         let max_rows = match self.at < self.view.rows_revision {
-            true => MAX_PAGE_ROWS,
-            false => MAX_PAGE_ROWS.min(max_rows + max_rows / 2),
+            true => self.object_rows,
+            false => self.object_rows.min(max_rows + max_rows / 2),
         };
         let page = self.view.rows.scan(self.scan(max_rows)).await?;
         let mut rows: Vec<KeyValue> = Vec::new();
@@ -291,18 +299,27 @@ impl<'a> Cursor<'a> {
             let (key, revision) = keys::parse_object(row)?;
             if revision <= self.at && decided.as_ref() != Some(&key) {
                 if let Some(object) = ObjectRow::decode(&key, value)? {
+                    let value = match self.values {
+                        true => object.value(&key)?,
+                        false => Bytes::new(),
+                    };
                     // Values may take much less in rows than they do in memory.
-                    bytes += object.meta.size as usize;
+                    bytes += value.len();
                     if bytes > SCAN_PAGE_BYTES && examined > 0 {
                         break;
                     }
-                    rows.push(from_meta(key.clone(), object.meta, object.value(&key)?));
+                    rows.push(from_meta(key.clone(), object.meta, value));
                 }
                 decided = Some(key.clone());
             }
             examined += 1;
             last = Some((key, revision));
         }
+        // Rows that are read and not examined are read again.
+        self.object_rows = match examined < page.rows.len() {
+            true => examined.max(1),
+            false => MAX_PAGE_ROWS.min(2 * self.object_rows),
+        };
         let is_done = page.done && examined == page.rows.len();
         let Some((key, _)) = last.filter(|_| !is_done) else {
             return Ok((rows, CompleteUpTo::End));
@@ -311,6 +328,7 @@ impl<'a> Cursor<'a> {
             // Every key up to the last one is decided: its newest version comes first.
             let passed = examined - rows.len();
             let Some(left) = (self.to_pass + PASSED_VERSIONS_PER_PAIR * rows.len()).checked_sub(passed) else {
+                self.has_passed_many = true;
                 self.go_on_with_index(successor(&keys::index_key(&key)));
                 return Ok((rows, CompleteUpTo::Key(key)));
             };

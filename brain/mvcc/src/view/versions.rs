@@ -50,6 +50,8 @@ pub struct VersionWalk<'a> {
 struct VersionSource {
     from: SourcePosition,
     read: VecDeque<KeyVersion>,
+    /// The most rows that the next scan reads: fewer where values are long.
+    max_rows: usize,
     is_done: bool,
 }
 
@@ -76,6 +78,7 @@ impl<'a> VersionWalk<'a> {
                 .map(|from| VersionSource {
                     from,
                     read: VecDeque::new(),
+                    max_rows: VERSIONS_PER_STEP,
                     is_done: false,
                 })
                 .collect(),
@@ -162,7 +165,7 @@ impl VersionSource {
                     to: Some(keys::object_range(&[], &[0]).to),
                     order: Order::Ascending,
                     keys_only: false,
-                    max_rows: VERSIONS_PER_STEP,
+                    max_rows: self.max_rows,
                     max_bytes: SCAN_PAGE_BYTES,
                 };
                 let page = rows.scan(scan).await?;
@@ -173,6 +176,8 @@ impl VersionSource {
                     // Values may take much less in rows than they do in memory.
                     bytes += object.as_ref().map_or(0, |object| object.meta.size as usize);
                     if bytes > SCAN_PAGE_BYTES && !self.read.is_empty() {
+                        // The others are read again.
+                        self.max_rows = self.read.len();
                         return Ok(());
                     }
                     let put = match object {
@@ -187,6 +192,7 @@ impl VersionSource {
                         recreated: false,
                     });
                 }
+                self.max_rows = VERSIONS_PER_STEP.min(2 * self.max_rows);
                 self.is_done = page.done || page.rows.is_empty();
             }
             SourcePosition::Memtable(memtable, behind) => {

@@ -10,7 +10,7 @@ use mvcc::row::{KeyMeta, encode_index, encode_object, encode_object_compressed, 
 
 /// The part of a batch that is filled before other tasks get a turn: to encode rows takes time.
 const PIECE_ROWS: usize = 1_000;
-const PIECE_BYTES: usize = 1 << 20;
+const PIECE_BYTES: usize = 256 << 10;
 
 /// Changes that are applied together.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct WriteBatch {
     pub(super) most: rows::StepSize,
     /// True if long values are compressed.
     compresses: bool,
-    /// Rows and bytes when the current piece was begun.
+    /// Rows when the current piece was begun, and bytes of its values since then, not compressed.
     piece_rows: usize,
     piece_bytes: usize,
 }
@@ -41,7 +41,7 @@ impl WriteBatch {
 
     /// Begins another piece.
     pub(super) fn begin_piece(&mut self) {
-        (self.piece_rows, self.piece_bytes) = (self.changes.len(), self.bytes);
+        (self.piece_rows, self.piece_bytes) = (self.changes.len(), 0);
     }
 
     /// Returns true if something was added since the piece was begun.
@@ -50,7 +50,7 @@ impl WriteBatch {
     }
 
     fn is_piece_full(&self) -> bool {
-        self.changes.len() - self.piece_rows >= PIECE_ROWS || self.bytes - self.piece_bytes >= PIECE_BYTES
+        self.changes.len() - self.piece_rows >= PIECE_ROWS || self.piece_bytes >= PIECE_BYTES
     }
 
     pub(super) fn push(&mut self, change: RowChange) {
@@ -100,6 +100,7 @@ pub(super) fn fill_batch(
         };
         if !covered && (version.value.is_some() || revision > deleted) {
             let row = keys::object_key(&key, revision);
+            batch.piece_bytes += row.len() + value;
             let value = version.value.as_ref().map(|value| (meta_of(revision, &version), value));
             let object = value.as_ref().map(|(meta, value)| (meta, value.as_ref()));
             batch.push(RowChange::Put(

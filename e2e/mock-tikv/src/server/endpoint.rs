@@ -102,7 +102,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// Binds a socket that does not listen. A listener can share its port, but the system gives the port to nobody else.
+/// Binds a socket that does not listen. A listener can share its port, but the system gives the port to no other process.
 fn reserve(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn port_of_a_process_that_was_killed_is_given_to_nobody_else() {
+    async fn port_of_a_process_that_was_killed_is_not_given_away() {
         let mut endpoint = Endpoint::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
         let router = || tonic::transport::Server::builder().add_routes(tonic::service::Routes::default());
         endpoint.start(router()).await.unwrap();

@@ -74,10 +74,10 @@ fn a_directory_of_a_newer_version_is_left_alone() {
     used(&attempt);
     let newer = |bytes: &mut Vec<u8>| {
         let text = String::from_utf8(bytes.clone()).unwrap();
-        *bytes = text.replacen("format 4\n", "format 5\n", 1).into_bytes();
+        *bytes = text.replacen("format 5\n", "format 6\n", 1).into_bytes();
     };
     let data = attempt.data();
-    let words = ["format 5", "newer", data.to_str().unwrap()];
+    let words = ["format 6", "newer", data.to_str().unwrap()];
     refused_with(&attempt, &data.join("IDENTITY"), newer, &words);
     is_whole(&attempt);
 }

@@ -44,11 +44,18 @@ fn full(server: Server) -> Server {
     server.expected_logs("rows are incomplete")
 }
 
+/// A value that does not compress, another one for each `n`.
+fn incompressible(n: usize, len: u64) -> Vec<u8> {
+    (0..len)
+        .map(|at| ((n as u64 + 1).wrapping_mul(at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+        .collect()
+}
+
 /// Writes until it is refused; the number of what was acknowledged.
 async fn fill(server: &Server) -> usize {
     let mut kv = kv(server).await;
     for n in 0..2_000 {
-        if let Err(status) = kv.put(put(format!("full/{n:04}"), vec![b'v'; 100_000])).await {
+        if let Err(status) = kv.put(put(format!("full/{n:04}"), incompressible(n, 100_000))).await {
             let said = (status.code(), status.message());
             assert_eq!(
                 said,
@@ -170,10 +177,7 @@ async fn a_quota_holds_half_of_it_for_ever_while_that_is_overwritten_and_compact
     let server = brain(&["--quota-backend-bytes=67108864"]);
     let mut kv = kv(&server).await;
     for n in 0..ALIVE * 12 {
-        // It does not compress.
-        let value: Vec<u8> = (0..100_000_u64)
-            .map(|at| ((n as u64 + 1).wrapping_mul(at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
-            .collect();
+        let value = incompressible(n, 100_000);
         let answer = kv.put(put(format!("churn/{:04}", n % ALIVE), value)).await;
         let answer = answer.unwrap_or_else(|status| panic!("put {n}: {status}: {}", server.last_lines()));
         if n % 100 == 99 {
@@ -196,7 +200,7 @@ async fn a_store_on_a_disk_without_a_free_byte_is_served() {
     let data = small.0.path().join("data");
     let server = Server::start_in(&program, &data, &[]).unwrap();
     for n in 0..300 {
-        let value = vec![b'v'; 10_000];
+        let value = incompressible(n, 10_000);
         kv(&server).await.put(put(format!("full/{n:04}"), value)).await.unwrap();
     }
     server.stop().unwrap();
