@@ -1,5 +1,6 @@
 //! Passes over schedules of backups: each creates the backup that is due, and deletes those that are kept no longer.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use plan::names::SCHEDULE;
 use tracing::{info, warn};
 
 use crate::archive::BackupReports;
-use crate::cache::list_kept;
 use crate::cache::received::WholeObject;
 use crate::context::Context;
 use crate::pass::{PassError, api};
@@ -26,7 +26,9 @@ mod tests;
 /// The stores of schedules: one for each watched namespace, or one for all.
 pub(crate) type ScheduleStores = Arc<Mutex<Vec<Store<KubeBrainBackupSchedule>>>>;
 
-/// Maximum number of backups of a schedule that are read in a pass.
+/// Backups that one request reads.
+const BACKUPS_PER_PAGE: u32 = 50;
+/// Maximum number of backups of a schedule that a pass considers: the newest.
 const MAX_BACKUPS_READ: usize = 2_000;
 /// Reason of Reconciling if another backup has the name of the one that is due.
 const OWNERSHIP_CONFLICT: &str = "OwnershipConflict";
@@ -84,21 +86,37 @@ async fn reconcile(
             }
         }
     }
+    let mut deleted = Ok(());
     for backup in &plan.delete {
-        delete(context, &schedule, backup).await?;
+        deleted = delete(context, &schedule, backup).await;
+        if deleted.is_err() {
+            break;
+        }
     }
+    // A backup that cannot be deleted does not hide what became of the others.
     publish(context, &schedule, &plan.progress, now).await?;
-    Ok(plan.again)
+    deleted.map(|()| plan.again)
 }
 
-/// Reads the backups of a schedule. Those that have ended are in no store.
+/// Reads the newest backups of a schedule. Those that have ended are in no store.
 async fn backups_of(context: &Context, schedule: &KubeBrainBackupSchedule) -> Result<Vec<KubeBrainBackup>, PassError> {
     let namespace = schedule.namespace().unwrap_or_default();
     let all: Api<WholeObject> = passes::whole::<KubeBrainBackup>(context, &namespace);
-    let params = ListParams::default().labels(&format!("{SCHEDULE}={}", schedule.name_any()));
-    let found = list_kept(&all, params, MAX_BACKUPS_READ, |_| true).await;
-    let found = found.map_err(api("listing the backups of the schedule"))?;
-    Ok(found.iter().filter_map(WholeObject::parse).collect())
+    let mut params = ListParams::default().labels(&format!("{SCHEDULE}={}", schedule.name_any()));
+    params = params.limit(BACKUPS_PER_PAGE);
+    // Names ascend with the time.
+    let mut newest = VecDeque::new();
+    loop {
+        let page = all.list(&params).await;
+        let page = page.map_err(api("listing the backups of the schedule"))?;
+        let found = page.items.iter().filter_map(WholeObject::parse::<KubeBrainBackup>);
+        newest.extend(found.filter(|backup| schedules::is_of(schedule, backup)));
+        newest.drain(..newest.len().saturating_sub(MAX_BACKUPS_READ));
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => params = params.continue_token(&next),
+            None => return Ok(newest.into()),
+        }
+    }
 }
 
 /// Creates a backup, unless it exists. Returns `false` if another one has its name.
@@ -137,7 +155,7 @@ async fn delete(
     let params = DeleteParams {
         preconditions: Some(Preconditions {
             uid: backup.uid.clone(),
-            resource_version: None,
+            resource_version: backup.resource_version.clone(),
         }),
         ..DeleteParams::background()
     };

@@ -27,7 +27,7 @@ pub use cron::Cron;
 pub use reasons::REASONS;
 pub use status::{ScheduleProgress, created, events, expired, status_of};
 
-use crate::backup::{has_ended, references};
+use crate::backup::{has_begun, has_ended, references};
 use crate::names::{SCHEDULE, is_reserved};
 use crate::spec::OperatorSettings;
 use crate::status::whole_seconds;
@@ -36,6 +36,8 @@ use crate::status::whole_seconds;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest interval of passes: a clock that is set, or a machine that is suspended, is noticed after it.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
+/// Backups that are being deleted at a time: each has a Job that deletes its objects.
+const MAX_LEAVING: usize = 10;
 /// Digits of the time in the name of a backup.
 const TIME_DIGITS: usize = 14;
 
@@ -57,10 +59,13 @@ pub struct SchedulePlan {
 pub struct DeletedBackup {
     pub name: String,
     pub uid: Option<String>,
+    /// The state in which it may be deleted; `None` if any.
+    pub resource_version: Option<String>,
     pub why: &'static str,
 }
 
-/// A backup of the schedule, and its time.
+/// A backup of the schedule, and its time: that in its name, but none after its creation, which the API server records. A clock that was
+/// ahead, or a client that chooses names, could displace all other backups otherwise.
 #[derive(Debug, Clone, Copy)]
 struct OwnBackup<'a> {
     time: Timestamp,
@@ -106,19 +111,33 @@ pub fn plan(
     };
     progress.missed = times.missed;
     progress.next = times.next;
-    let must_wait = spec.concurrency_policy == ConcurrencyPolicy::Forbid && !progress.active.is_empty();
+    // One that still waits may wait for ever, for what the template named then; it has stored nothing.
+    let (waiting, running): (Vec<&OwnBackup<'_>>, Vec<_>) = own
+        .iter()
+        .filter(|own| own.is_active())
+        .partition(|own| !has_begun(own.backup));
+    let must_wait = spec.concurrency_policy == ConcurrencyPolicy::Forbid && !running.is_empty();
     let create = times.due.filter(|_| !must_wait);
     progress.scheduled = create.or(newest);
-    let create = create.map(|time| Box::new(backup_of(schedule, time)));
-    let delete = match spec.suspend {
+    let mut delete = match spec.suspend {
         true => Vec::new(),
         false => expiry::expired(spec.retention.as_ref(), spec.failed_backups_history_limit, &own),
     };
+    if create.is_some() {
+        delete.splice(0..0, waiting.iter().map(|own| own.superseded()));
+        progress
+            .active
+            .retain(|name| waiting.iter().all(|own| own.backup.name_any() != *name));
+    }
+    let create = create.map(|time| Box::new(backup_of(schedule, time)));
+    let leaving = own.iter().filter(|own| own.is_leaving()).count();
+    let is_deleting = leaving > 0 || !delete.is_empty();
+    delete.truncate(MAX_LEAVING.saturating_sub(leaving));
     let until_next = times.next.map(|next| {
         let left = Duration::try_from(next.duration_since(now)).unwrap_or_default();
         left.clamp(Duration::from_secs(1), LONGEST_INTERVAL)
     });
-    let is_active = create.is_some() || !progress.active.is_empty();
+    let is_active = create.is_some() || is_deleting || !progress.active.is_empty();
     let until_progress = is_active.then_some(PROGRESS_INTERVAL);
     SchedulePlan {
         create,
@@ -170,7 +189,9 @@ fn own<'a>(schedule: &KubeBrainBackupSchedule, backups: &'a [KubeBrainBackup]) -
     let mut own: Vec<_> = backups
         .iter()
         .filter_map(|backup| {
-            let time = time_of(schedule, backup)?;
+            let named = time_of(schedule, backup)?;
+            let created = backup.metadata.creation_timestamp.as_ref();
+            let time = created.map_or(named, |created| named.min(whole_seconds(created.0)));
             Some(OwnBackup { time, backup })
         })
         .collect();
@@ -200,7 +221,8 @@ fn due(schedule: &KubeBrainBackupSchedule, cron: &Cron, newest: Option<Timestamp
         recorded(|status| &status.last_missed_time),
         newest,
     ];
-    let done = done.into_iter().flatten().max();
+    // A clock that was ahead has recorded times to come.
+    let done = done.into_iter().flatten().filter(|time| *time <= now).max();
     let created = schedule.metadata.creation_timestamp.as_ref();
     let created = created.map_or(now, |created| whole_seconds(created.0));
     let at_creation = (schedule.spec.immediate && done.is_none()).then_some(created);
@@ -237,6 +259,16 @@ fn backup_of(schedule: &KubeBrainBackupSchedule, time: Timestamp) -> KubeBrainBa
 impl OwnBackup<'_> {
     fn is_active(&self) -> bool {
         !self.is_leaving() && !has_ended(self.backup)
+    }
+
+    /// Deletes it, unless it begins in the meantime.
+    fn superseded(&self) -> DeletedBackup {
+        DeletedBackup {
+            name: self.backup.name_any(),
+            uid: self.backup.uid(),
+            resource_version: self.backup.resource_version(),
+            why: "it had not begun at the time of the next one",
+        }
     }
 
     fn is_leaving(&self) -> bool {

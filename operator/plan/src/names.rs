@@ -122,6 +122,11 @@ impl Names {
         archive(&self.cluster)
     }
 
+    /// Returns the name of the PodMonitor of the archive. No cluster has one of its own with this name: names of clusters have no dots.
+    pub fn archive_monitor(&self) -> String {
+        format!("{}.archive", self.cluster)
+    }
+
     /// Returns the name of the pod in which a new template is tried.
     pub fn trial(&self) -> String {
         trial(&self.cluster)

@@ -288,7 +288,7 @@ impl<'a> Renderer<'a> {
             objects.push(Object::new(ObjectKind::PodMonitor, &names.cluster, &monitor)?);
         }
         if let Some(monitor) = self.archive_monitor().filter(|_| pod_monitors) {
-            objects.push(Object::new(ObjectKind::PodMonitor, &names.archive(), &monitor)?);
+            objects.push(Object::new(ObjectKind::PodMonitor, &names.archive_monitor(), &monitor)?);
         }
         Ok(objects)
     }
@@ -304,7 +304,7 @@ impl<'a> Renderer<'a> {
             ObjectKey::new(ObjectKind::Service, names.leader()),
             ObjectKey::new(ObjectKind::PodDisruptionBudget, &names.cluster),
             ObjectKey::new(ObjectKind::PodMonitor, &names.cluster),
-            ObjectKey::new(ObjectKind::PodMonitor, names.archive()),
+            ObjectKey::new(ObjectKind::PodMonitor, names.archive_monitor()),
         ];
         optional
             .into_iter()

@@ -128,7 +128,7 @@ pub fn is_name_of(cluster: &str, kind: ObjectKind, name: &str) -> bool {
             .iter()
             .any(|own| own == name),
         ObjectKind::Role | ObjectKind::RoleBinding | ObjectKind::Lease => names.lease() == name,
-        ObjectKind::PodMonitor => cluster == name || names.archive() == name,
+        ObjectKind::PodMonitor => cluster == name || names.archive_monitor() == name,
         ObjectKind::ServiceAccount | ObjectKind::PodDisruptionBudget | ObjectKind::StatefulSet => cluster == name,
     }
 }

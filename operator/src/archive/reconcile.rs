@@ -32,6 +32,8 @@ use crate::{desired, jobs, probe};
 const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of pods that are read in a pass.
 const MAX_PODS_READ: usize = 8;
+/// Reason of Archiving if the spec asks for what is not allowed.
+const INVALID_SPEC: &str = "InvalidSpec";
 
 /// The end of a pass: what it found, and the time until the next one; `None` if only a change needs one.
 struct ArchivePass {
@@ -90,7 +92,15 @@ async fn advance(
         Some(live) => archive::is_applied(&rendered, live)?,
         None => false,
     };
-    if let Some((reason, message)) = obstacle(context, cluster, (wanted.0.into(), is_applied)).await? {
+    // Without pods nothing is needed, and a pod that runs must be able to end.
+    let needs_nothing = is_applied || cluster.spec.replicas == 0;
+    if let Some((reason, message)) = obstacle(context, cluster, (wanted.0.into(), needs_nothing)).await? {
+        // What may not be asked for must not go on running.
+        if let Some(live) = own.filter(|live| reason == INVALID_SPEC && live.metadata.deletion_timestamp.is_none()) {
+            let deleted = jobs::delete(all, live).await;
+            deleted.map_err(api("deleting the Deployment of the archive"))?;
+            publish(context, cluster, "Deleted", "deleted").await;
+        }
         return Ok(soon(waiting(reason, message)));
     }
     if !is_applied {
@@ -173,14 +183,14 @@ async fn end(
 async fn obstacle(
     context: &Context,
     cluster: &KubeBrainCluster,
-    (target, is_applied): (BackupTarget<'_>, bool),
+    (target, needs_nothing): (BackupTarget<'_>, bool),
 ) -> Result<Option<(&'static str, String)>, PassError> {
     let given = context.user_secrets.of(cluster).await;
     let given = given.map_err(api("reading the objects"))?;
     if let Some(refusal) = desired::read(context, cluster, &given).refusal() {
         return Ok(Some((refusal.reason, refusal.message.clone())));
     }
-    let refused = |refusal: plan::spec::SpecRefusal| ("InvalidSpec", format!("backup.{}", refusal.message));
+    let refused = |refusal: plan::spec::SpecRefusal| (INVALID_SPEC, format!("backup.{}", refusal.message));
     if let Err(refusal) = references::check(target, &cluster.name_any(), &context.settings) {
         return Ok(Some(refused(refusal)));
     }
@@ -191,7 +201,7 @@ async fn obstacle(
         if let Some(owner) = owner.filter(|_| named.kind == NamedKind::Secret) {
             return Ok(Some(refused(named.refused(&owner))));
         }
-        if is_applied {
+        if needs_nothing {
             continue;
         }
         match look(context, &namespace, &named).await? {

@@ -9,6 +9,9 @@ use crate::status::{ConditionStatus, ConditionUpdate, whole_seconds};
 /// An archive is behind if what is older than this is not stored. The alert `KubeBrainArchiveBehind` has the same limit.
 const MAX_LAG_SECONDS: i64 = 120;
 
+/// The same moment is computed from lags of whole seconds, and differs by up to this many.
+const ROUNDING_SECONDS: u64 = 2;
+
 /// The end of the changes that an archive has stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArchivePosition {
@@ -51,7 +54,11 @@ pub fn waiting(reason: &str, message: impl Into<String>, before: Option<ArchiveP
 pub fn observed(state: &ArchiveState, before: Option<ArchivePosition>, now: Timestamp) -> ArchiveReport {
     let now = whole_seconds(now);
     let (position, gaps) = match state {
-        ArchiveState::Answered(figures) => (position(figures, now).or(before), figures.gaps),
+        ArchiveState::Answered(figures) => {
+            let found = position(figures, now);
+            let is_same = |before: &ArchivePosition| found.is_some_and(|found| found.is_same(before));
+            (before.filter(is_same).or(found).or(before), figures.gaps)
+        }
         ArchiveState::Silent(_) | ArchiveState::Missing(_) => (before, 0),
     };
     let lag = position.map(|position| now.duration_since(position.until).as_secs().max(0));
@@ -109,6 +116,11 @@ fn position(figures: &ArchiveFigures, now: Timestamp) -> Option<ArchivePosition>
 }
 
 impl ArchivePosition {
+    fn is_same(&self, other: &Self) -> bool {
+        let apart = self.until.as_second().abs_diff(other.until.as_second());
+        self.revision == other.revision && apart <= ROUNDING_SECONDS
+    }
+
     /// Returns the position in the status of a cluster.
     pub fn of(cluster: &KubeBrainCluster) -> Option<Self> {
         let backup = cluster.status.as_ref()?.backup.as_ref()?;

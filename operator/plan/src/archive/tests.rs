@@ -386,7 +386,7 @@ fn archive_has_a_monitor_of_its_own() {
         all.map(|object| (object.key.name, object.body["spec"]["selector"]["matchLabels"].clone()))
             .collect()
     };
-    let own = ("dev-archive".to_owned(), json!({"kubebrain.io/archive": "dev"}));
+    let own = ("dev.archive".to_owned(), json!({"kubebrain.io/archive": "dev"}));
     let found = monitors(&given);
     assert_eq!((found.len(), &found[1]), (2, &own));
     given["backup"]["archive"]["suspend"] = json!(true);

@@ -84,6 +84,7 @@ fn deleted(own: &OwnBackup<'_>, why: &'static str) -> DeletedBackup {
     DeletedBackup {
         name: own.backup.name_any(),
         uid: own.backup.uid(),
+        resource_version: None,
         why,
     }
 }

@@ -84,12 +84,16 @@ pub fn status_of(
     let previous = schedule.status.clone().unwrap_or_default();
     let before = previous.conditions.clone().unwrap_or_default();
     let later = |before: &Option<Time>, new: Option<Timestamp>| {
-        let before = before.as_ref().map(|time| time.0);
+        // A clock that was ahead has recorded times to come.
+        let before = before.as_ref().map(|time| time.0).filter(|time| *time <= now);
         before.max(new.map(whole_seconds)).map(Time)
     };
     let is_blind = progress.trouble.is_some() && progress.next.is_none();
     let mut status = KubeBrainBackupScheduleStatus {
-        observed_generation: schedule.metadata.generation,
+        observed_generation: match is_blind {
+            true => previous.observed_generation,
+            false => schedule.metadata.generation,
+        },
         // A backup that could not be created is still due.
         last_schedule_time: match progress.trouble {
             Some(_) => previous.last_schedule_time.clone(),
@@ -141,6 +145,20 @@ fn conditions(
             })
             .to_vec();
     }
+    // Nothing is known that differs from what was.
+    if let Some((reason, message)) = progress.trouble.as_ref().filter(|_| progress.next.is_none()) {
+        let former = |type_: &'static str| {
+            let found = before.iter().find(|it| it.type_ == type_)?;
+            let status = if found.status == "True" { True } else { False };
+            Some(ConditionUpdate::new(type_, status, &found.reason, &found.message))
+        };
+        let mut updates: Vec<_> = ["Ready", "Stalled"].into_iter().filter_map(former).collect();
+        if updates.is_empty() {
+            updates.push(ConditionUpdate::new("Ready", False, reason, message));
+        }
+        updates.push(ConditionUpdate::new("Reconciling", True, reason, message));
+        return updates;
+    }
     let spec = &schedule.spec;
     let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
     let (failed, successful) = (time(&status.last_failed_time), time(&status.last_successful_time));
@@ -150,6 +168,8 @@ fn conditions(
             SUSPENDED,
             "suspend is true: no backups are made or deleted".to_owned(),
         )
+    } else if let Some((reason, message)) = &progress.trouble {
+        (False, *reason, message.clone())
     } else if failed > successful {
         let former = before
             .iter()

@@ -40,7 +40,7 @@ fn backup(time: &str, condition: &str) -> KubeBrainBackup {
         .filter(|type_| !type_.is_empty())
         .map(|type_| json!({"type": type_, "status": "True", "reason": "R", "message": "no space", "lastTransitionTime": end}))
         .collect();
-    let mut status = json!({"conditions": conditions, "clusterID": "c1"});
+    let mut status = json!({"conditions": conditions, "clusterID": "c1", "startTime": at(time)});
     if condition == "Complete" {
         status["completionTime"] = json!(end);
     }
@@ -386,6 +386,58 @@ fn backup_waits_for_the_one_before_unless_both_are_allowed() {
 }
 
 #[test]
+fn backup_that_waits_is_replaced_by_the_next_one() {
+    for policy in ["Forbid", "Allow"] {
+        let schedule = schedule(&json!({"concurrencyPolicy": policy}));
+        let mut waiting = backup("2026-11-21T03:00:00Z", "");
+        waiting.status.as_mut().unwrap().start_time = None;
+        waiting.metadata.resource_version = Some("7".to_owned());
+        let before = decide(&schedule, &[waiting.clone()], "2026-11-22T02:59:00Z");
+        assert_eq!((creates(&before), deletes(&before)), (None, vec![]));
+        let plan = decide(&schedule, &[waiting.clone()], "2026-11-22T03:00:00Z");
+        assert_eq!(creates(&plan).unwrap(), "nightly-20261122030000");
+        assert_eq!(deletes(&plan), ["nightly-20261121030000"]);
+        assert_eq!(plan.delete[0].resource_version.as_deref(), Some("7"), "it may begin");
+        assert!(plan.progress.active.is_empty());
+    }
+}
+
+#[test]
+fn clock_that_was_ahead_displaces_no_backup_and_stops_no_schedule() {
+    let mut schedule = schedule(&json!({"retention": {"keepWithin": "14d"}}));
+    let mut early = backup("2031-01-01T03:00:00Z", "Complete");
+    early.metadata.creation_timestamp = Some(Time(at("2026-11-21T12:00:00Z")));
+    let real = backup("2026-11-21T03:00:00Z", "Complete");
+    schedule.status = Some(KubeBrainBackupScheduleStatus {
+        last_schedule_time: Some(Time(at("2031-01-01T03:00:00Z"))),
+        ..KubeBrainBackupScheduleStatus::default()
+    });
+    let now = "2026-11-22T03:00:00Z";
+    let plan = decide(&schedule, &[early, real], now);
+    assert_eq!(creates(&plan).unwrap(), "nightly-20261122030000");
+    assert_eq!(deletes(&plan), Vec::<&str>::new());
+    carry_out(&mut schedule, plan, now);
+    assert_eq!(schedule.status.unwrap().last_schedule_time, Some(Time(at(now))));
+}
+
+#[test]
+fn few_backups_are_deleted_at_a_time() {
+    let schedule = schedule(&json!({"retention": {"keepLast": 1}}));
+    let mut all: Vec<_> = (10..30)
+        .map(|minute| backup(&format!("2026-11-21T03:{minute}:00Z"), "Complete"))
+        .collect();
+    let plan = decide(&schedule, &all, "2026-11-21T05:00:00Z");
+    assert_eq!(deletes(&plan).len(), 10);
+    assert_eq!(plan.again, Some(PROGRESS_INTERVAL));
+    for backup in &mut all[..7] {
+        backup.metadata.deletion_timestamp = Some(Time(at("2026-11-21T05:00:00Z")));
+    }
+    let plan = decide(&schedule, &all, "2026-11-21T05:00:00Z");
+    assert_eq!(deletes(&plan).len(), 3);
+    assert_eq!(plan.delete[0].name, "nightly-20261121031700");
+}
+
+#[test]
 fn ready_follows_the_last_backup() {
     let mut it = schedule(&json!({}));
     let mut backups = vec![backup("2026-11-20T03:00:00Z", "Failed")];
@@ -585,26 +637,32 @@ proptest! {
         it.spec.retention = Some(serde_json::from_value(retention).unwrap());
         let backups: Vec<_> = all.iter().map(|(backup, _)| backup.clone()).collect();
         let now = "2027-06-01T00:00:00Z";
-        let plan = decide(&it, &backups, now);
-        let deleted: BTreeSet<&str> = deletes(&plan).into_iter().collect();
+        let (mut left, mut deleted) = (backups, BTreeSet::new());
+        loop {
+            let plan = decide(&it, &left, now);
+            let gone: BTreeSet<String> = deletes(&plan).into_iter().map(str::to_owned).collect();
+            prop_assert!(gone.len() <= MAX_LEAVING);
+            if gone.is_empty() {
+                break;
+            }
+            left.retain(|backup| !gone.contains(&backup.name_any()));
+            deleted.extend(gone);
+        }
         for store in ["c0", "c1"] {
             let of_store: Vec<_> = all.iter().filter(|(backup, state)| {
                 [1, 5].contains(state) && backup.status.as_ref().unwrap().cluster_id.as_deref() == Some(store)
             }).collect();
             if let Some((newest, _)) = of_store.last() {
-                prop_assert!(!deleted.contains(newest.name_any().as_str()));
+                prop_assert!(!deleted.contains(&newest.name_any()));
             }
             let last = it.spec.retention.as_ref().unwrap().keep_last.unwrap_or_default();
             for (backup, _) in of_store.iter().rev().take(usize::try_from(last).unwrap()) {
-                prop_assert!(!deleted.contains(backup.name_any().as_str()));
+                prop_assert!(!deleted.contains(&backup.name_any()));
             }
         }
         for (backup, state) in &all {
-            prop_assert!(*state == 1 || !deleted.contains(backup.name_any().as_str()), "{}: {}", backup.name_any(), state);
+            prop_assert!(*state == 1 || !deleted.contains(&backup.name_any()), "{}: {}", backup.name_any(), state);
         }
-        // A second pass deletes nothing.
-        let left: Vec<_> = backups.into_iter().filter(|backup| !deleted.contains(backup.name_any().as_str())).collect();
-        prop_assert!(decide(&it, &left, now).delete.is_empty());
         // Without rules, everything is kept.
         it.spec.retention = None;
         prop_assert!(decide(&it, &left, now).delete.is_empty());

@@ -149,7 +149,7 @@ impl Renderer<'_> {
     pub fn archive_monitor(&self) -> Option<Value> {
         archive::wanted(self.cluster)?;
         let pods = labels([(ARCHIVE, self.names().cluster.as_str())]);
-        self.monitor(&self.names().archive(), pods)
+        self.monitor(&self.names().archive_monitor(), pods)
     }
 
     /// Returns a PodMonitor of the Prometheus operator, as JSON because its types are not linked here.
