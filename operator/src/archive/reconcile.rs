@@ -95,7 +95,7 @@ async fn advance(
     // Without pods nothing is needed, and a pod that runs must be able to end.
     let needs_nothing = is_applied || cluster.spec.replicas == 0;
     if let Some((reason, message)) = obstacle(context, cluster, (wanted.0.into(), needs_nothing)).await? {
-        // What may not be asked for must not go on running.
+        // An archive that the spec may not ask for is ended.
         if let Some(live) = own.filter(|live| reason == INVALID_SPEC && live.metadata.deletion_timestamp.is_none()) {
             let deleted = jobs::delete(all, live).await;
             deleted.map_err(api("deleting the Deployment of the archive"))?;

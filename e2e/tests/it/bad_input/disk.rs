@@ -1,6 +1,8 @@
 //! A full disk: no more writes, but reads and deletions, and nothing lost.
 
 use super::*;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
 use std::process::Command;
 
 /// A small file system in memory, unmounted at the end.
@@ -45,10 +47,10 @@ fn full(server: Server) -> Server {
 }
 
 /// A value that does not compress, another one for each `n`.
-fn incompressible(n: usize, len: u64) -> Vec<u8> {
-    (0..len)
-        .map(|at| ((n as u64 + 1).wrapping_mul(at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
-        .collect()
+fn incompressible(n: usize, len: usize) -> Vec<u8> {
+    let mut value = vec![0; len];
+    StdRng::seed_from_u64(n as u64).fill(value.as_mut_slice());
+    value
 }
 
 /// Writes until it is refused; the number of what was acknowledged.

@@ -3,7 +3,7 @@
 //! When clocks are set forward, a time that they skip runs at the moment of the change. When they are set back, a time that they show twice
 //! runs once, at the first of the two. A schedule for every hour follows the hours that pass: it skips none of them and repeats none.
 
-use cronexpr::{Crontab, MakeTimestamp};
+use cronexpr::{Crontab, FallbackTimezoneOption, MakeTimestamp, ParseOptions};
 use k8s_openapi::jiff::civil::DateTime;
 use k8s_openapi::jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -60,7 +60,10 @@ impl Cron {
             let why = format!("{part:?} is neither a number nor the name of a month or a day, such as JAN or MON");
             return Err(refused(&why));
         }
-        let parsed = cronexpr::parse_crontab(&format!("{} UTC", fields.join(" ")));
+        // A time zone in the text would be looked up on the machine, and an image has none.
+        let mut options = ParseOptions::default();
+        options.fallback_timezone_option = FallbackTimezoneOption::UTC;
+        let parsed = cronexpr::parse_crontab_with(&fields.join(" "), options);
         let shown = parsed.map_err(|error| {
             let text = error.to_string();
             let last = text.lines().last().unwrap_or_default();
