@@ -70,17 +70,20 @@ tools: tests ## Install and build everything that clusters and tests need
 release-tools: build
 	$(CLUSTER) tools
 
-# The end-to-end tests wait for each other's Kubernetes often enough that the others run beside them.
+# The end-to-end tests wait for each other's Kubernetes often enough that the others run beside them. These end long before, and some of them
+# hold elections, whose deadlines do not wait for a processor: fewer at a time.
 test: tools ## All tests, from unit to end-to-end
-	$(MAKE) --no-print-directory --keep-going --jobs 2 run-others run-e2e
+	$(MAKE) --no-print-directory --keep-going --jobs 2 OTHER_THREADS=2 run-others run-e2e
 
 # The tests named "e2e" need the rest: root, Go, a Kubernetes. The others wait, for clocks and for storage that does not answer, as often as
 # they compute: several binaries run at a time.
 OTHERS := --locked --workspace --lib --bins --test it --test slot_model
 BUILT_TESTS := $(CARGO_TARGET_DIR)/tests.json
+# The number of tests of one binary at a time.
+OTHER_THREADS ?= 4
 run-others:
 	cargo test --no-run --message-format=json-render-diagnostics $(OTHERS) > $(BUILT_TESTS)
-	$(TESTED)/kubebrain-run-tests -- --test-threads 4 $(TEST_ARGS) < $(BUILT_TESTS)
+	$(TESTED)/kubebrain-run-tests -- --test-threads $(OTHER_THREADS) $(TEST_ARGS) < $(BUILT_TESTS)
 
 # The number of end-to-end tests at a time. They start whole clusters, which slow each other down.
 THREADS ?= 4
