@@ -22,10 +22,10 @@ mod look;
 mod restoring;
 
 /// The newest layout of the directory that this program reads and writes.
-pub const DIR_FORMAT: u32 = 5;
+pub const DIR_FORMAT: u32 = 6;
 
 /// The oldest layout that this program reads: in older ones, `IDENTITY_FILE` does not name the log. In this one, rows have journals. Up
-/// to format 4, no value and no record of the log is compressed.
+/// to format 4, no value and no record of the log is compressed; up to format 5, no value with a dictionary.
 pub const OLDEST_DIR_FORMAT: u32 = 3;
 
 const IDENTITY_FILE: &str = "IDENTITY";

@@ -111,9 +111,10 @@ impl CheckProgress {
             max_bytes: PIECE_BYTES,
         };
         let page = view.rows.scan(scan).await?;
+        let dictionaries = view.dictionaries.clone();
         drop(view);
         for (row, value) in &page.rows {
-            check_row(row, value)?;
+            check_row(row, value, &dictionaries)?;
             self.rows += 1;
             self.bytes += (row.len() + value.len()) as u64;
         }

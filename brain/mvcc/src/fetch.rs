@@ -527,6 +527,7 @@ mod tests {
             compacted: -1,
             memtables: MemtableSet::new(),
             rows: rows.snapshot().await.unwrap(),
+            dictionaries: Arc::default(),
             rows_revision: 2,
             page_counts: Arc::new(PageCounts::default()),
             hot: Arc::new(HotRows::default()),

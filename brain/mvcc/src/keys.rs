@@ -6,6 +6,7 @@
 //! | object | `o` esc(key) !revision |
 //! | lease | `s` id |
 //! | attachment | `a` id esc(key) |
+//! | dictionary | `d` number |
 //! | meta | `m` name |
 //! | role | `r` name |
 //! | user | `u` name |
@@ -24,6 +25,7 @@ const INDEX_KIND: u8 = b'i';
 const OBJECT_KIND: u8 = b'o';
 const LEASE_KIND: u8 = b's';
 const ATTACHMENT_KIND: u8 = b'a';
+const DICTIONARY_KIND: u8 = b'd';
 const META_KIND: u8 = b'm';
 const ROLE_KIND: u8 = b'r';
 const USER_KIND: u8 = b'u';
@@ -227,6 +229,27 @@ pub fn attachment_range(id: LeaseId) -> RowRange {
 #[must_use]
 pub fn attachments_range() -> RowRange {
     whole(ATTACHMENT_KIND)
+}
+
+/// Key of the row of the dictionary with this number.
+#[must_use]
+pub fn dictionary_key(number: u64) -> Bytes {
+    let mut row = BytesMut::with_capacity(1 + NUMBER_BYTES);
+    row.put_u8(DICTIONARY_KIND);
+    row.put_u64(number);
+    row.freeze()
+}
+
+/// Returns the number of the dictionary whose row has the key `row`.
+pub fn parse_dictionary(row: &Bytes) -> Result<u64, KeyError> {
+    kind(row, DICTIONARY_KIND)?;
+    number(row, 1, 0)
+}
+
+/// The rows of all dictionaries.
+#[must_use]
+pub fn dictionary_range() -> RowRange {
+    whole(DICTIONARY_KIND)
 }
 
 /// Key of the meta row `name`.

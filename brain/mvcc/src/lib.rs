@@ -4,6 +4,7 @@
 
 pub mod apply;
 pub mod auth;
+pub mod dictionaries;
 pub mod evaluate;
 pub mod fetch;
 pub mod hot_rows;

@@ -4,6 +4,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use super::sizes::StoredSizes;
+use crate::dictionaries::Dictionaries;
 use crate::keys::KeyError;
 use engine::log::{LogId, LogOrigin, Slot};
 use engine::rows::RowsError;
@@ -74,8 +75,9 @@ pub fn encode_object(version: Option<(&KeyMeta, &[u8])>) -> Bytes {
 
 /// The same with a long value compressed, if it compresses well. Only for rows that no other version of this program reads.
 #[must_use]
-pub fn encode_object_compressed(version: Option<(&KeyMeta, &[u8])>) -> Bytes {
-    let Some((meta, compressed)) = version.and_then(|(meta, value)| Some((meta, compression::compress(value)?))) else {
+pub fn encode_object_compressed(version: Option<(&KeyMeta, &[u8])>, dictionaries: &Dictionaries) -> Bytes {
+    let compressed = version.and_then(|(meta, value)| Some((meta, dictionaries.compress(value)?)));
+    let Some((meta, compressed)) = compressed else {
         return encode_object(version);
     };
     let mut bytes = BytesMut::with_capacity(OBJECT_HEADER_BYTES + compressed.len());
@@ -109,20 +111,26 @@ impl ObjectRow {
         Ok(Some(Self { meta, row: row.clone() }))
     }
 
-    /// Returns the value of the version of `key`. Returns [`RowsError::Corrupt`] if it does not decompress.
-    pub fn value(&self, key: &[u8]) -> Result<Bytes, RowsError> {
+    /// Returns the value of the version of `key`. Returns [`RowsError::Corrupt`] if it does not decompress, or only with another dictionary.
+    pub fn value(&self, key: &[u8], dictionaries: &Dictionaries) -> Result<Bytes, RowsError> {
         let stored = self.row.slice(OBJECT_HEADER_BYTES..);
         if self.row[0] == OBJECT_TAG {
             return Ok(stored);
         }
-        compression::decompress(&stored).ok_or_else(|| damaged("object", key, &self.row))
+        dictionaries
+            .decompress(&stored)
+            .ok_or_else(|| damaged("object", key, &self.row))
     }
 }
 
 /// Decodes the value of an object row of `key`; `None` is a tombstone. Returns [`RowsError::Corrupt`] if it is neither.
-pub fn decode_object(key: &[u8], row: &Bytes) -> Result<Option<(KeyMeta, Bytes)>, RowsError> {
+pub fn decode_object(
+    key: &[u8],
+    row: &Bytes,
+    dictionaries: &Dictionaries,
+) -> Result<Option<(KeyMeta, Bytes)>, RowsError> {
     match ObjectRow::decode(key, row)? {
-        Some(object) => Ok(Some((object.meta, object.value(key)?))),
+        Some(object) => Ok(Some((object.meta, object.value(key, dictionaries)?))),
         None => Ok(None),
     }
 }
@@ -282,6 +290,11 @@ impl Manifest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runtime::compression::Dictionary;
+
+    fn none() -> Dictionaries {
+        Dictionaries::default()
+    }
 
     #[test]
     fn rows_survive_the_round_trip() {
@@ -295,13 +308,16 @@ mod tests {
         assert_eq!(decode_index(b"k", &encode_index(&meta)).unwrap(), meta);
         let object = encode_object(Some((&meta, b"value")));
         assert_eq!(
-            decode_object(b"k", &object).unwrap(),
+            decode_object(b"k", &object, &none()).unwrap(),
             Some((meta, Bytes::from_static(b"value")))
         );
-        assert_eq!(decode_object(b"k", &encode_object(None)).unwrap(), None);
+        assert_eq!(decode_object(b"k", &encode_object(None), &none()).unwrap(), None);
         let empty = encode_object(Some((&meta, b"")));
         let meta = KeyMeta { size: 0, ..meta };
-        assert_eq!(decode_object(b"k", &empty).unwrap(), Some((meta, Bytes::new())));
+        assert_eq!(
+            decode_object(b"k", &empty, &none()).unwrap(),
+            Some((meta, Bytes::new()))
+        );
     }
 
     /// Rows with a long value of random bytes, and with one that repeats itself.
@@ -320,7 +336,7 @@ mod tests {
             for end in [0, 1, 1_000, 1_023, 1_024, 1_025, 10_000, value.len()] {
                 let (meta, value) = (meta(&value[..end]), &value[..end]);
                 let (row, plain) = (
-                    encode_object_compressed(Some((&meta, value))),
+                    encode_object_compressed(Some((&meta, value)), &none()),
                     encode_object(Some((&meta, value))),
                 );
                 if shorter && end >= 1_024 {
@@ -328,13 +344,55 @@ mod tests {
                 } else {
                     assert_eq!(row, plain);
                 }
-                let decoded = decode_object(b"k", &row).unwrap();
+                let decoded = decode_object(b"k", &row, &none()).unwrap();
                 assert_eq!(decoded, Some((meta, Bytes::copy_from_slice(value))), "{end} bytes");
                 let object = ObjectRow::decode(b"k", &row).unwrap().unwrap();
                 assert_eq!(object.meta, meta);
             }
         }
-        assert_eq!(encode_object_compressed(None), encode_object(None));
+        assert_eq!(encode_object_compressed(None, &none()), encode_object(None));
+    }
+
+    #[test]
+    fn values_are_read_with_the_dictionary_that_they_were_written_with() {
+        let values: Vec<Bytes> = (0..2_000)
+            .map(|number| format!("name: pod-{number}, {}", "labels: app, node: none, ".repeat(60)).into())
+            .collect();
+        let reversed: Vec<Bytes> = values
+            .iter()
+            .map(|value| value.iter().rev().copied().collect())
+            .collect();
+        let dictionaries = none();
+        let mut rows = Vec::new();
+        for (samples, value) in [
+            (&[][..], &values[0]),
+            (&values[..], &values[1]),
+            (&reversed[..], &values[2]),
+        ] {
+            if let Some(dictionary) = Dictionary::train(samples) {
+                assert!(!dictionaries.contains(&dictionary));
+                dictionaries.add(dictionary.into());
+            }
+            let meta = KeyMeta {
+                size: size_of(value),
+                ..KeyMeta::default()
+            };
+            rows.push((
+                meta,
+                value.clone(),
+                encode_object_compressed(Some((&meta, value)), &dictionaries),
+            ));
+        }
+        assert_eq!(dictionaries.len(), 2);
+        for (meta, value, row) in &rows {
+            assert!(row.len() < value.len() / 2, "{} of {} bytes", row.len(), value.len());
+            assert_eq!(
+                decode_object(b"k", row, &dictionaries).unwrap(),
+                Some((*meta, value.clone()))
+            );
+        }
+        let missing = decode_object(b"k", &rows[1].2, &none());
+        assert!(matches!(missing, Err(RowsError::Corrupt(_))), "{missing:?}");
     }
 
     #[test]
@@ -343,14 +401,14 @@ mod tests {
             size: 4_000,
             ..KeyMeta::default()
         };
-        let row = encode_object_compressed(Some((&meta, &b"four".repeat(1_000))));
+        let row = encode_object_compressed(Some((&meta, &b"four".repeat(1_000))), &none());
         for damaged in OBJECT_HEADER_BYTES..row.len() {
             let mut bytes = row.to_vec();
             bytes[damaged] ^= 0xff;
             // Some bytes of a frame may have any value. Blocks of tables have checksums.
-            let decoded = decode_object(b"k", &Bytes::from(bytes));
+            let decoded = decode_object(b"k", &Bytes::from(bytes), &none());
             assert!(decoded.is_err() || decoded.unwrap().unwrap().1.len() <= 4_000);
-            let cut = decode_object(b"k", &row.slice(..damaged));
+            let cut = decode_object(b"k", &row.slice(..damaged), &none());
             assert!(matches!(cut, Err(RowsError::Corrupt(_))), "cut at {damaged}: {cut:?}");
         }
     }
@@ -360,7 +418,7 @@ mod tests {
         for bytes in [&b""[..], b"\x00\x00", b"\x01short", b"\x07"] {
             let named = |error: RowsError| error.to_string().contains("row of \"k\\\\xff\"");
             assert!(named(
-                decode_object(b"k\xff", &Bytes::copy_from_slice(bytes)).unwrap_err()
+                decode_object(b"k\xff", &Bytes::copy_from_slice(bytes), &none()).unwrap_err()
             ));
             assert!(named(decode_index(b"k\xff", bytes).unwrap_err()));
         }

@@ -4,17 +4,19 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::auth::{AUTH_ROW, AuthRow, Role, User};
+use super::dictionaries::{Dictionaries, decode_dictionary};
 use super::keys;
 use super::row::{LeaseRow, ObjectRow, decode_index};
 use engine::rows::RowsError;
 
-/// Returns [`RowsError::Corrupt`], which names the row, if a row is not one that a brain of this version writes.
-pub fn check_row(row: &Bytes, value: &Bytes) -> Result<(), RowsError> {
+/// Returns [`RowsError::Corrupt`], which names the row, if a row is not one that a brain of this version writes with these dictionaries.
+pub fn check_row(row: &Bytes, value: &Bytes, dictionaries: &Dictionaries) -> Result<(), RowsError> {
     match row.first() {
         Some(b'a') => {
             keys::parse_attachment(row)?;
             expect(value.is_empty(), row, "has a value")
         }
+        Some(b'd') => decode_dictionary(row, value).map(drop),
         Some(b'i') => {
             let meta = decode_index(&keys::parse_index(row)?, value)?;
             let is_sane = meta.create_revision <= meta.mod_revision && meta.version > 0;
@@ -27,7 +29,7 @@ pub fn check_row(row: &Bytes, value: &Bytes) -> Result<(), RowsError> {
                 .as_ref()
                 .is_none_or(|object| object.meta.mod_revision == revision);
             expect(is_sane, row, "holds another revision than its key")?;
-            object.map_or(Ok(()), |object| object.value(&key).map(drop))
+            object.map_or(Ok(()), |object| object.value(&key, dictionaries).map(drop))
         }
         Some(b's') => {
             keys::parse_lease(row)?;
@@ -100,7 +102,7 @@ mod tests {
     fn rows_that_are_written_pass() {
         let newer = (Bytes::from_static(b"x"), Bytes::new());
         for (row, value) in rows().into_iter().chain([newer]) {
-            check_row(&row, &value).unwrap();
+            check_row(&row, &value, &Dictionaries::default()).unwrap();
         }
     }
 
@@ -116,10 +118,11 @@ mod tests {
             (keys::index_key(b"k"), encode_index(&early)),
             (keys::index_key(b"k"), encode_index(&KeyMeta { version: 0, ..meta() })),
             (keys::object_key(b"k", 6), encode_object(Some((&meta(), b"v")))),
+            (keys::dictionary_key(1), other.clone()),
             (Bytes::from_static(b"ikey without an end"), encode_index(&meta())),
         ]);
         for (row, value) in damaged {
-            let found = check_row(&row, &value);
+            let found = check_row(&row, &value, &Dictionaries::default());
             assert!(matches!(found, Err(RowsError::Corrupt(_))), "{row:?}: {found:?}");
         }
     }

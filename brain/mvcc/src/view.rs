@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::dictionaries::Dictionaries;
 use super::fetch::FetchBudget;
 use super::hot_rows::HotRows;
 use super::key_index::{IndexCount, KeyIndex};
@@ -44,6 +45,8 @@ pub struct View {
     pub memtables: MemtableSet,
     /// Everything that is not in `memtables`.
     pub rows: DynSnapshot,
+    /// Dictionaries that values in `rows` are compressed with.
+    pub dictionaries: Arc<Dictionaries>,
     /// The newest revision that may be in `rows`.
     pub rows_revision: Revision,
     /// Lists that are read page by page.
@@ -250,7 +253,7 @@ impl View {
                 lease: kv.lease,
                 size: kv.size,
             };
-            *kv = expect_object(kv.key.clone(), meta, found.next().flatten())?;
+            *kv = self.expect_object(kv.key.clone(), meta, found.next().flatten())?;
         }
         Ok(page)
     }
@@ -352,14 +355,17 @@ impl View {
         };
         match self.rows.scan(scan).await?.rows.first() {
             None => Ok(None),
-            Some((_, value)) => Ok(decode_object(key, value)?.map(|(meta, value)| from_meta(key.clone(), meta, value))),
+            Some((_, value)) => {
+                let object = decode_object(key, value, &self.dictionaries)?;
+                Ok(object.map(|(meta, value)| from_meta(key.clone(), meta, value)))
+            }
         }
     }
 
     /// A version whose index row was found.
     async fn object(&self, key: &Bytes, meta: KeyMeta) -> Result<KeyValue, RowsError> {
         let row = self.rows.get(&keys::object_key(key, meta.mod_revision)).await?;
-        expect_object(key.clone(), meta, row)
+        self.expect_object(key.clone(), meta, row)
     }
 
     /// Reads the values of versions that [`View::get_many_without_values`] found, in their order.
@@ -372,8 +378,25 @@ impl View {
         let values = found
             .iter()
             .zip(rows)
-            .map(|(kv, row)| expect_value(&kv.key, kv.mod_revision, row));
+            .map(|(kv, row)| self.expect_value(&kv.key, kv.mod_revision, row));
         values.collect()
+    }
+
+    /// The object row that an index row promised.
+    fn expect_object(&self, key: Bytes, meta: KeyMeta, row: Option<Bytes>) -> Result<KeyValue, RowsError> {
+        let value = self.expect_value(&key, meta.mod_revision, row)?;
+        Ok(from_meta(key, meta, value))
+    }
+
+    fn expect_value(&self, key: &Bytes, revision: Revision, row: Option<Bytes>) -> Result<Bytes, RowsError> {
+        let decode = |row| decode_object(key, row, &self.dictionaries);
+        let object = row.as_ref().map(decode).transpose()?.flatten();
+        object.map(|(_, value)| value).ok_or_else(|| {
+            RowsError::Corrupt(format!(
+                "the version of {:?} at revision {revision} is missing",
+                key.escape_ascii().to_string(),
+            ))
+        })
     }
 }
 
@@ -503,22 +526,6 @@ pub fn from_meta(key: Bytes, meta: KeyMeta, value: Bytes) -> KeyValue {
         version: meta.version,
         lease: meta.lease,
     }
-}
-
-/// The object row that an index row promised.
-fn expect_object(key: Bytes, meta: KeyMeta, row: Option<Bytes>) -> Result<KeyValue, RowsError> {
-    let value = expect_value(&key, meta.mod_revision, row)?;
-    Ok(from_meta(key, meta, value))
-}
-
-fn expect_value(key: &Bytes, revision: Revision, row: Option<Bytes>) -> Result<Bytes, RowsError> {
-    let object = row.as_ref().map(|row| decode_object(key, row)).transpose()?.flatten();
-    object.map(|(_, value)| value).ok_or_else(|| {
-        RowsError::Corrupt(format!(
-            "the version of {:?} at revision {revision} is missing",
-            key.escape_ascii().to_string(),
-        ))
-    })
 }
 
 #[cfg(test)]

@@ -1,10 +1,14 @@
 //! Long values and records, compressed with Zstandard. A frame says its content's size, and has no checksum: the files that hold it do.
 
 use std::cell::RefCell;
+use std::num::NonZeroU32;
 
 use bytes::Bytes;
-use zstd::bulk::{Compressor, Decompressor};
-use zstd::zstd_safe::get_frame_content_size;
+use zstd::zstd_safe::{CCtx, DCtx, SafeResult, get_dict_id_from_frame, get_frame_content_size};
+
+pub use dictionary::Dictionary;
+
+mod dictionary;
 
 /// Shorter content is not worth it.
 const MIN_BYTES: usize = 1024;
@@ -19,20 +23,30 @@ const MAX_BYTES_PER_FRAME_BYTE: u64 = 32 << 10;
 const LEVEL: i32 = 1;
 
 thread_local! {
-    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = RefCell::new(Compressor::new(LEVEL).ok());
-    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
+    static COMPRESSOR: RefCell<Option<CCtx<'static>>> = RefCell::new(CCtx::try_create());
+    static DECOMPRESSOR: RefCell<Option<DCtx<'static>>> = RefCell::new(DCtx::try_create());
 }
 
 /// Returns a frame with this content; `None` if it is short or does not compress well.
 #[must_use]
 pub fn compress(content: &[u8]) -> Option<Bytes> {
-    if content.len() < MIN_BYTES || u32::try_from(content.len()).is_err() {
+    compress_with(content, MIN_BYTES, |context, frame| {
+        context.compress(frame, content, LEVEL)
+    })
+}
+
+/// The same for content of `min_bytes` and more, with what writes the frame.
+fn compress_with(
+    content: &[u8],
+    min_bytes: usize,
+    write: impl FnOnce(&mut CCtx<'static>, &mut [u8]) -> SafeResult,
+) -> Option<Bytes> {
+    if content.len() < min_bytes || u32::try_from(content.len()).is_err() {
         return None;
     }
     let mut frame = vec![0; content.len() - content.len() / MIN_SAVED];
     // A frame that does not fit saves too little.
-    let compressed = |compressor: &mut Compressor<'_>| compressor.compress_to_buffer(content, &mut frame[..]).ok();
-    let written = COMPRESSOR.with_borrow_mut(|compressor| compressor.as_mut().and_then(compressed))?;
+    let written = COMPRESSOR.with_borrow_mut(|context| write(context.as_mut()?, &mut frame).ok())?;
     frame.truncate(written);
     Some(frame.into())
 }
@@ -46,13 +60,22 @@ pub fn content_size(frame: &[u8]) -> Option<u32> {
     u32::try_from(size).ok().filter(|_| is_possible)
 }
 
+/// Returns the id of the dictionary that a frame needs; `None` if it needs none.
+#[must_use]
+pub fn dictionary_id(frame: &[u8]) -> Option<NonZeroU32> {
+    get_dict_id_from_frame(frame)
+}
+
 /// Returns a frame's content; `None` if this is no frame that [`compress`] made.
 #[must_use]
 pub fn decompress(frame: &[u8]) -> Option<Bytes> {
-    let size = usize::try_from(content_size(frame)?).ok()?;
-    let decompressed = |decompressor: &mut Decompressor<'_>| decompressor.decompress(frame, size).ok();
-    let content = DECOMPRESSOR.with_borrow_mut(|decompressor| decompressor.as_mut().and_then(decompressed))?;
-    (content.len() == size).then(|| Bytes::from(content))
+    decompress_with(frame, |context, content| context.decompress(content, frame))
+}
+
+fn decompress_with(frame: &[u8], read: impl FnOnce(&mut DCtx<'static>, &mut [u8]) -> SafeResult) -> Option<Bytes> {
+    let mut content = vec![0; usize::try_from(content_size(frame)?).ok()?];
+    let len = DECOMPRESSOR.with_borrow_mut(|context| read(context.as_mut()?, &mut content).ok())?;
+    (content.len() == len).then(|| Bytes::from(content))
 }
 
 #[cfg(test)]

@@ -13,9 +13,11 @@ use engine::log::{Log as _, Slot};
 use engine_local::log::{FileLog, FileLogOptions};
 use etcd_types::pb::etcdserverpb as pb;
 use mvcc::auth::{AuthChange, Role, User, UserChange};
+use mvcc::dictionaries::{Dictionaries, decode_dictionary};
 use mvcc::keys;
 use mvcc::record::{Change, Entry, Grant, KeyChange, Keys, Record, Token};
 use mvcc::row::{self, LeaseRow, Manifest};
+use runtime::compression::Dictionary;
 use testkit::certificates::Ca;
 use tls::{ServerTls, TlsOptions, TlsPolicy};
 
@@ -179,12 +181,23 @@ fn rows_never_panic() {
         keys::lease_key(etcd_types::types::LeaseId(-3)),
         keys::attachment_key(etcd_types::types::LeaseId(9), b"key"),
         keys::meta_key("format"),
+        keys::dictionary_key(1),
         keys::user_key("ünser"),
         keys::role_key("role"),
     ];
     let long = b"four".repeat(1_000);
-    let compressed = row::encode_object_compressed(Some((&row::KeyMeta::default(), &long)));
-    let seeds = keys.iter().chain([&compressed]).map(|bytes| bytes.to_vec());
+    let dictionaries = Dictionaries::default();
+    let compressed = || row::encode_object_compressed(Some((&row::KeyMeta::default(), &long)), &dictionaries);
+    let alone = compressed();
+    let samples: Vec<Bytes> = (0..2_000)
+        .map(|n| format!("{n} four{}", n * n).repeat(30).into())
+        .collect();
+    dictionaries.add(Dictionary::train(&samples).unwrap().into());
+    let with_dictionary = compressed();
+    let seeds = keys
+        .iter()
+        .chain([&alone, &with_dictionary])
+        .map(|bytes| bytes.to_vec());
     fuzz("rows", QUICK_CASES, seeds.collect(), |bytes| {
         let row = Bytes::copy_from_slice(bytes);
         if let Ok(key) = keys::parse_index(&row) {
@@ -200,6 +213,12 @@ fn rows_never_panic() {
             assert_eq!(keys::attachment_key(id, &key), row);
         }
         drop(keys::parse_meta(&row));
+        if let Ok(number) = keys::parse_dictionary(&row) {
+            assert_eq!(keys::dictionary_key(number), row);
+        }
+        if let Ok(dictionary) = decode_dictionary(&keys::dictionary_key(1), &row) {
+            assert_eq!(*dictionary.content(), row);
+        }
         if let Ok(name) = keys::parse_user(&row) {
             assert_eq!(keys::user_key(&name), row);
         }
@@ -211,10 +230,13 @@ fn rows_never_panic() {
         if let Ok(meta) = row::decode_index(b"key", bytes) {
             assert_eq!(row::encode_index(&meta), row);
         }
-        if let Ok(object) = row::decode_object(b"key", &row) {
+        if let Ok(object) = row::decode_object(b"key", &row, &dictionaries) {
             let version = object.as_ref().map(|(meta, value)| (meta, &value[..]));
-            for again in [row::encode_object(version), row::encode_object_compressed(version)] {
-                assert_eq!(row::decode_object(b"key", &again).unwrap(), object);
+            for again in [
+                row::encode_object(version),
+                row::encode_object_compressed(version, &dictionaries),
+            ] {
+                assert_eq!(row::decode_object(b"key", &again, &dictionaries).unwrap(), object);
             }
         }
         message::<LeaseRow>(bytes);

@@ -15,6 +15,7 @@ use engine::log::reader::{LogEntry, Reader};
 use engine::log::{DynLog, Slot};
 use engine::rows::{Order, Scan, Snapshot};
 use mvcc::auth::{AUTH_ROW, AuthRow, Role, User};
+use mvcc::dictionaries::{Dictionaries, decode_dictionary};
 use mvcc::keys::{self, RowRange};
 use mvcc::record::{Change, Record};
 use mvcc::row::{LeaseRow, Manifest, decode_index, decode_object};
@@ -135,6 +136,7 @@ fn batch((slot, next): (Slot, Slot), epoch: u64, payload: Bytes) -> anyhow::Resu
 /// Prints rows in the order of their keys. Fails if the rows cannot be read, if a row is not one that a brain writes, or if `lines`
 /// cannot be written.
 pub(super) async fn rows<W: Write>(rows: &dyn Snapshot, dump: &Dump, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
+    let dictionaries = Dictionaries::load(rows).await?;
     for range in ranges(&dump.prefix) {
         let mut from = range.from;
         while !lines.is_full() {
@@ -150,7 +152,7 @@ pub(super) async fn rows<W: Write>(rows: &dyn Snapshot, dump: &Dump, lines: &mut
             let Some((last, _)) = page.rows.last() else { break };
             from = successor(last);
             for (key, value) in &page.rows {
-                if let Some(line) = row(key, value, dump)? {
+                if let Some(line) = row(key, value, dump, &dictionaries)? {
                     lines.put(&line)?;
                 }
             }
@@ -180,7 +182,7 @@ fn ranges(prefix: &[u8]) -> Vec<RowRange> {
 }
 
 /// Returns one row as a line; `None` if it does not match the options.
-fn row(row: &Bytes, value: &Bytes, dump: &Dump) -> anyhow::Result<Option<Vec<DumpField>>> {
+fn row(row: &Bytes, value: &Bytes, dump: &Dump, dictionaries: &Dictionaries) -> anyhow::Result<Option<Vec<DumpField>>> {
     let what = || format!("the row {:?}", row.escape_ascii().to_string());
     let line = match row.first() {
         Some(b'a') => {
@@ -207,31 +209,7 @@ fn row(row: &Bytes, value: &Bytes, dump: &Dump) -> anyhow::Result<Option<Vec<Dum
                 ("size", json!(meta.size)),
             ]
         }
-        Some(b'o') => {
-            let (key, revision) = keys::parse_object(row).with_context(what)?;
-            match decode_object(&key, value)? {
-                None => vec![
-                    ("kind", json!("tombstone")),
-                    ("key", json!(text(&key))),
-                    ("revision", json!(revision)),
-                ],
-                Some((meta, value)) => {
-                    let mut line = vec![
-                        ("kind", json!("object")),
-                        ("key", json!(text(&key))),
-                        ("revision", json!(revision)),
-                        ("create_revision", json!(meta.create_revision)),
-                        ("version", json!(meta.version)),
-                        ("lease", json!(hex(meta.lease.0))),
-                        ("size", json!(meta.size)),
-                    ];
-                    if dump.values {
-                        line.push(("value", json!(text(&value))));
-                    }
-                    line
-                }
-            }
-        }
+        Some(b'o') => object(row, value, dump, dictionaries)?,
         Some(b's') => {
             let lease = keys::parse_lease(row).with_context(what)?;
             let stored = LeaseRow::decode(value.clone()).with_context(what)?;
@@ -242,6 +220,12 @@ fn row(row: &Bytes, value: &Bytes, dump: &Dump) -> anyhow::Result<Option<Vec<Dum
                 ("remaining", json!(stored.remaining)),
             ]
         }
+        Some(b'd') => vec![
+            ("kind", json!("dictionary")),
+            ("number", json!(keys::parse_dictionary(row).with_context(what)?)),
+            ("id", json!(decode_dictionary(row, value)?.id().get())),
+            ("size", json!(value.len())),
+        ],
         Some(b'm') if *row == keys::meta_key(AUTH_ROW) => {
             let stored = AuthRow::decode(value.clone()).with_context(what)?;
             vec![
@@ -282,6 +266,32 @@ fn row(row: &Bytes, value: &Bytes, dump: &Dump) -> anyhow::Result<Option<Vec<Dum
         ],
     };
     Ok(Some(line))
+}
+
+/// Returns a version of a key, or its deletion, as a line.
+fn object(row: &Bytes, value: &Bytes, dump: &Dump, dictionaries: &Dictionaries) -> anyhow::Result<Vec<DumpField>> {
+    let what = || format!("the row {:?}", row.escape_ascii().to_string());
+    let (key, revision) = keys::parse_object(row).with_context(what)?;
+    let Some((meta, value)) = decode_object(&key, value, dictionaries)? else {
+        return Ok(vec![
+            ("kind", json!("tombstone")),
+            ("key", json!(text(&key))),
+            ("revision", json!(revision)),
+        ]);
+    };
+    let mut line = vec![
+        ("kind", json!("object")),
+        ("key", json!(text(&key))),
+        ("revision", json!(revision)),
+        ("create_revision", json!(meta.create_revision)),
+        ("version", json!(meta.version)),
+        ("lease", json!(hex(meta.lease.0))),
+        ("size", json!(meta.size)),
+    ];
+    if dump.values {
+        line.push(("value", json!(text(&value))));
+    }
+    Ok(line)
 }
 
 /// Prints the manifest, the row that is written with every change of rows. Fails if there is none, if it does not decode, or if

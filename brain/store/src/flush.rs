@@ -27,6 +27,7 @@ use engine::LogAndRows;
 use engine::log::{DynLog, Slot};
 use engine::rows::{DynRows, DynSnapshot, RowChange, RowsError};
 use etcd_types::types::Revision;
+use mvcc::dictionaries::Dictionaries;
 use mvcc::record;
 use mvcc::row::{Manifest, STORED_FORMAT_WITH_AUTH};
 use runtime::kill_points;
@@ -34,9 +35,11 @@ use telemetry::metrics::Metrics;
 
 mod delete_superseded;
 mod destroy_slots;
+mod dictionary;
 mod write_batch;
 
 use delete_superseded::CompactionScan;
+use dictionary::DictionarySchedule;
 use write_batch::{WriteBatch, fill_batch};
 
 /// The pace at which a compaction deletes what it made obsolete.
@@ -68,6 +71,9 @@ pub struct Flusher {
     manifest: Manifest,
     /// The fence of the rows: the manifest, or the one before this epoch.
     stored: Bytes,
+    /// Those of the rows, and when there should be another one.
+    dictionaries: Arc<Dictionaries>,
+    schedule: DictionarySchedule,
     /// Sealed before this epoch.
     backlog: VecDeque<Arc<ImmutableMemtable>>,
     immutable: mpsc::Receiver<Arc<ImmutableMemtable>>,
@@ -131,12 +137,15 @@ impl Flusher {
         rows.set_in_use(manifest.sizes.in_use());
         let destroyed = manifest.sizes.dropped;
         state.set_flush_refused(false);
+        let dictionaries = state.view().dictionaries.clone();
         Self {
             log,
             rows,
             state,
             manifest,
             stored,
+            schedule: DictionarySchedule::new(&dictionaries),
+            dictionaries,
             backlog,
             immutable,
             flushed,
@@ -365,10 +374,11 @@ impl Flusher {
     }
 
     fn batch(&self) -> WriteBatch {
-        WriteBatch::new(&*self.rows)
+        WriteBatch::new(&*self.rows, &self.dictionaries)
     }
 
     async fn flush(&mut self, immutable: Arc<ImmutableMemtable>) -> anyhow::Result<()> {
+        self.renew_dictionary(&immutable).await?;
         let mut batch = self.batch();
         // An older leader's flush may have come further, in part.
         self.manifest.flushing_revision = self.manifest.reached().max(immutable.revision);

@@ -364,7 +364,10 @@ async fn superseded(revisions: &[Keys], view: &View) -> Result<Vec<Option<KeyVal
         .zip(wanted.chunks(MAX_VERSIONS_PER_GET))
     {
         for ((at, key), row) in rows.iter().zip(view.rows.multi_get(wanted).await?) {
-            let object = row.map(|row| decode_object(key, &row)).transpose()?.flatten();
+            let object = row
+                .map(|row| decode_object(key, &row, &view.dictionaries))
+                .transpose()?
+                .flatten();
             versions[*at] = object.map(|(meta, value)| mvcc::view::from_meta((*key).clone(), meta, value));
         }
     }

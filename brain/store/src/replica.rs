@@ -257,6 +257,7 @@ impl Replica {
             compacted: self.applier.compacted,
             memtables: self.memtables.clone(),
             rows,
+            dictionaries: old.dictionaries.clone(),
             rows_revision,
             page_counts: old.page_counts.clone(),
             key_index: self.applier.key_index.clone(),

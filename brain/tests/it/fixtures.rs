@@ -233,7 +233,7 @@ async fn stored_formats_of_all_versions_are_read_back_whole() {
 /// Compacted is what is older.
 const COMPACTED_REVISION: i64 = 8;
 
-/// Rows in tables of two starts, a tail of the log that is not in rows, three epochs, a compaction, tombstones, keys with odd bytes
+/// Rows in tables of two starts, values with a dictionary, a tail of the log that is not in rows, three epochs, a compaction, tombstones, keys with odd bytes
 /// and leases.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "writes brain/tests/fixtures: see the README there"]
@@ -254,16 +254,23 @@ async fn write_the_fixture_of_the_format_that_is_written_now() {
         })
     };
     let grant = |id| Request::Grant(pb::LeaseGrantRequest { id, ttl: 3_600 });
-    let txn = Request::Txn(pb::TxnRequest {
-        success: [put(b"txn/1", b"one", 0), put(b"txn/2", b"two", -7)]
-            .map(|put| match put {
-                Request::Put(put) => pb::RequestOp {
-                    request: Some(pb::request_op::Request::RequestPut(put)),
-                },
-                other => panic!("{other:?}"),
-            })
-            .into(),
-        ..Default::default()
+    let txn = |puts: Vec<Request>| {
+        let op = |put| match put {
+            Request::Put(put) => pb::RequestOp {
+                request: Some(pb::request_op::Request::RequestPut(put)),
+            },
+            other => panic!("{other:?}"),
+        };
+        Request::Txn(pb::TxnRequest {
+            success: puts.into_iter().map(op).collect(),
+            ..Default::default()
+        })
+    };
+    // Enough similar values for a dictionary.
+    let similar = (0..12).map(|number| {
+        let line = |line| format!("object {number}, line {line}: a value that others have, too\n");
+        let value: String = (0..2_000).map(line).collect();
+        put(format!("similar/{number}").as_bytes(), value.as_bytes(), 0)
     });
     let compact = Request::Compact(pb::CompactionRequest {
         revision: COMPACTED_REVISION,
@@ -277,11 +284,12 @@ async fn write_the_fixture_of_the_format_that_is_written_now() {
         put(b"gone", b"before the compaction", 0),
         delete(b"gone", b""),
         put(b"\0\xff\0", b"odd \0\xff", 42),
-        txn,
+        txn(vec![put(b"txn/1", b"one", 0), put(b"txn/2", b"two", -7)]),
         put(b"a", b"3", 42),
         delete(b"txn/1", b""),
         compact,
         put(b"large", &[b'x'; 5_000], 0),
+        txn(similar.collect()),
     ];
     let later = vec![
         put(b"a", b"4", 0),

@@ -132,6 +132,18 @@ fn meta_rows_are_found_by_name() {
 }
 
 #[test]
+fn dictionaries_are_in_the_order_of_their_numbers() {
+    let rows = [0, 1, 255, 256, u64::MAX].map(dictionary_key);
+    assert!(rows.is_sorted());
+    for row in &rows {
+        assert!(holds(&dictionary_range(), row) && !holds(&lease_range(), row));
+    }
+    assert_eq!(parse_dictionary(&rows[3]), Ok(256));
+    let length = KeyError::Length { expected: 8, found: 3 };
+    assert_eq!(parse_dictionary(&Bytes::from_static(b"d123")), Err(length));
+}
+
+#[test]
 fn users_and_roles_are_found_by_name() {
     let (user, role) = (user_key("a"), role_key("a"));
     assert_eq!((user.as_ref(), role.as_ref()), (&b"ua"[..], &b"ra"[..]));

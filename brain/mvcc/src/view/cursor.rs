@@ -300,7 +300,7 @@ impl<'a> Cursor<'a> {
             if revision <= self.at && decided.as_ref() != Some(&key) {
                 if let Some(object) = ObjectRow::decode(&key, value)? {
                     let value = match self.values {
-                        true => object.value(&key)?,
+                        true => object.value(&key, &self.view.dictionaries)?,
                         false => Bytes::new(),
                     };
                     // Values may take much less in rows than they do in memory.
@@ -415,6 +415,7 @@ mod tests {
             compacted: -1,
             memtables,
             rows: MemRows::new().snapshot().await.unwrap(),
+            dictionaries: Arc::default(),
             rows_revision: 5,
             page_counts: Arc::new(PageCounts::default()),
             key_index: Arc::default(),
@@ -474,6 +475,7 @@ mod tests {
             compacted: -1,
             memtables,
             rows: rows.snapshot().await.unwrap(),
+            dictionaries: Arc::default(),
             rows_revision: revision,
             page_counts: Arc::new(PageCounts::default()),
             hot: Arc::new(HotRows::default()),
@@ -524,6 +526,7 @@ mod tests {
             compacted: -1,
             memtables,
             rows: rows.snapshot().await.unwrap(),
+            dictionaries: Arc::default(),
             rows_revision: 1 + keys as Revision,
             page_counts: Arc::new(PageCounts::default()),
             hot: Arc::new(HotRows::default()),

@@ -1,4 +1,5 @@
 use super::*;
+use crate::dictionaries::Dictionaries;
 use crate::op::SortOrder;
 use crate::row::{encode_index, encode_object_compressed};
 use engine::rows::RowChange;
@@ -26,6 +27,7 @@ async fn view(keys: &[(String, Revision)]) -> View {
         compacted: -1,
         memtables,
         rows: MemRows::new().snapshot().await.unwrap(),
+        dictionaries: Arc::default(),
         rows_revision: 0,
         page_counts: Arc::default(),
         hot: Arc::default(),
@@ -88,13 +90,17 @@ async fn compressed(keys: usize, size: u32) -> View {
             size,
         };
         let row = keys::object_key(&key, revision);
-        changes.push(RowChange::Put(row, encode_object_compressed(Some((&meta, &value)))));
+        changes.push(RowChange::Put(
+            row,
+            encode_object_compressed(Some((&meta, &value)), &Dictionaries::default()),
+        ));
         changes.push(RowChange::Put(keys::index_key(&key), encode_index(&meta)));
     }
     rows.apply(None, Bytes::from_static(b"f"), changes).await.unwrap();
     View {
         revision: 1 + 2 * keys as Revision,
         rows: rows.snapshot().await.unwrap(),
+        dictionaries: Arc::default(),
         rows_revision: 1 + 2 * keys as Revision,
         memtables: MemtableSet::new(),
         ..view(&[("key".to_owned(), 1)]).await

@@ -12,7 +12,7 @@ use super::{SCAN_PAGE_BYTES, View, successor};
 use crate::keys;
 use crate::memtable::{Found, Memtable};
 use crate::row::{KeyMeta, ObjectRow, size_of};
-use engine::rows::{Order, RowsError, Scan, Snapshot};
+use engine::rows::{Order, RowsError, Scan};
 use etcd_types::types::Revision;
 
 /// Versions that one step takes of a source, and returns, at most.
@@ -98,7 +98,7 @@ impl<'a> VersionWalk<'a> {
         tokio::task::yield_now().await;
         for source in &mut self.sources {
             if source.read.is_empty() && !source.is_done {
-                source.refill(&*self.view.rows).await?;
+                source.refill(self.view).await?;
             }
         }
         let mut found = Vec::new();
@@ -157,7 +157,7 @@ impl<'a> VersionWalk<'a> {
 }
 
 impl VersionSource {
-    async fn refill(&mut self, rows: &dyn Snapshot) -> Result<(), RowsError> {
+    async fn refill(&mut self, view: &View) -> Result<(), RowsError> {
         match &mut self.from {
             SourcePosition::Rows(from) => {
                 let scan = Scan {
@@ -168,7 +168,7 @@ impl VersionSource {
                     max_rows: self.max_rows,
                     max_bytes: SCAN_PAGE_BYTES,
                 };
-                let page = rows.scan(scan).await?;
+                let page = view.rows.scan(scan).await?;
                 let mut bytes = 0;
                 for (row, value) in &page.rows {
                     let (key, revision) = keys::parse_object(row)?;
@@ -181,7 +181,7 @@ impl VersionSource {
                         return Ok(());
                     }
                     let put = match object {
-                        Some(object) => Some((object.meta, object.value(&key)?)),
+                        Some(object) => Some((object.meta, object.value(&key, &view.dictionaries)?)),
                         None => None,
                     };
                     *from = successor(row);
@@ -301,6 +301,7 @@ mod tests {
             compacted: 5,
             memtables,
             rows: rows.snapshot().await.unwrap(),
+            dictionaries: Arc::default(),
             rows_revision: 7,
             page_counts: Arc::default(),
             key_index: Arc::default(),
@@ -350,6 +351,7 @@ mod tests {
             compacted: -1,
             memtables,
             rows: rows.snapshot().await.unwrap(),
+            dictionaries: Arc::default(),
             rows_revision: 3_001,
             page_counts: Arc::default(),
             key_index: Arc::default(),

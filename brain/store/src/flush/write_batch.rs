@@ -1,9 +1,12 @@
 //! A write batch: a bounded number of changes to rows, filled from a memtable.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use engine::rows::{self, RowChange, Rows};
 use etcd_types::types::Revision;
+use mvcc::dictionaries::Dictionaries;
 use mvcc::keys;
 use mvcc::memtable::{Found, Memtable, Version};
 use mvcc::row::{KeyMeta, encode_index, encode_object, encode_object_compressed, size_of};
@@ -18,22 +21,22 @@ pub(super) struct WriteBatch {
     pub(super) changes: Vec<RowChange>,
     bytes: usize,
     pub(super) most: rows::StepSize,
-    /// True if long values are compressed.
-    compresses: bool,
+    /// What long values are compressed with, if they are.
+    dictionaries: Option<Arc<Dictionaries>>,
     /// Rows when the current piece was begun, and bytes of its values since then, not compressed.
     piece_rows: usize,
     piece_bytes: usize,
 }
 
 impl WriteBatch {
-    /// An empty one for `rows`.
-    pub(super) fn new(rows: &dyn Rows) -> Self {
+    /// An empty one for `rows`, which have these dictionaries.
+    pub(super) fn new(rows: &dyn Rows, dictionaries: &Arc<Dictionaries>) -> Self {
         Self {
             changes: Vec::new(),
             bytes: 0,
             most: rows.step(),
             // Members of another version may read those of several processes.
-            compresses: rows.is_exclusive(),
+            dictionaries: rows.is_exclusive().then(|| dictionaries.clone()),
             piece_rows: 0,
             piece_bytes: 0,
         }
@@ -105,9 +108,9 @@ pub(super) fn fill_batch(
             let object = value.as_ref().map(|(meta, value)| (meta, value.as_ref()));
             batch.push(RowChange::Put(
                 row,
-                match batch.compresses {
-                    true => encode_object_compressed(object),
-                    false => encode_object(object),
+                match &batch.dictionaries {
+                    Some(dictionaries) => encode_object_compressed(object, dictionaries),
+                    None => encode_object(object),
                 },
             ));
         }

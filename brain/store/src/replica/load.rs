@@ -15,6 +15,7 @@ use engine::rows::{DynRows, DynSnapshot, Order, Rows, RowsError, Scan};
 use etcd_types::types::LeaseId;
 use mvcc::apply::Applier;
 use mvcc::auth::{AUTH_ROW, Auth, AuthRow, Role, User};
+use mvcc::dictionaries::Dictionaries;
 use mvcc::keys;
 use mvcc::lease::Leases;
 use mvcc::memtable::MemtableSet;
@@ -47,6 +48,11 @@ impl Replica {
         check_origin(log, rows, &manifest).await?;
         let leases = load_leases(&snapshot).await?;
         let auth = load_auth(&snapshot).await?;
+        // No others are compressed.
+        let dictionaries = match rows.is_exclusive() {
+            true => Arc::new(Dictionaries::load(&*snapshot).await?),
+            false => Arc::default(),
+        };
         let alarms: BTreeSet<(i32, u64)> = manifest.alarms.iter().map(|alarm| (alarm.kind, alarm.member)).collect();
         let memtables = MemtableSet::new();
         let applier = Applier::new(
@@ -60,6 +66,7 @@ impl Replica {
             compacted: applier.compacted,
             memtables: memtables.clone(),
             rows: snapshot,
+            dictionaries,
             rows_revision: manifest.reached(),
             page_counts: Arc::default(),
             key_index: applier.key_index.clone(),
