@@ -168,7 +168,8 @@ impl pb::maintenance_server::Maintenance for MaintenanceService {
     async fn snapshot(&self, request: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
         self.store.permit(&request, Auth::check_admin).await?;
         // As with etcd this member's state, whether it leads or not.
-        let (revision, stream) = self.snapshots.open(&self.store, &super::kv::meter(&request)).await?;
+        let meter = super::kv::meter(&request);
+        let (revision, stream) = self.snapshots.open(&self.store, (self.size)(), &meter).await?;
         let mut response = Response::new(Box::pin(stream) as Self::SnapshotStream);
         response.metadata_mut().insert(REVISION_METADATA, revision.into());
         Ok(response)

@@ -61,6 +61,7 @@ async fn saved(engine: &Engine, dir: &Path) -> SavedSnapshot {
         term: state.epoch(),
         member: 1,
         bytes: state.sizes().in_use(),
+        stored: state.sizes().in_use(),
     };
     save(contents, &Spool::new(dir)).await.unwrap()
 }

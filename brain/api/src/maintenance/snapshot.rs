@@ -53,11 +53,12 @@ impl SnapshotSender {
         }
     }
 
-    /// Writes the state of the store as it is now, and returns its revision and a stream of it. Fails if too many clients take snapshots,
+    /// Writes the state of a store that occupies `size` bytes as it is now, and returns its revision and a stream of it. Fails if too many clients take snapshots,
     /// if there is no space, or if the store cannot be read.
     pub(super) async fn open(
         &self,
         store: &ApiContext,
+        size: u64,
         meter: &Meter,
     ) -> Result<
         (
@@ -83,6 +84,7 @@ impl SnapshotSender {
                 term: store.state.epoch(),
                 member: store.member_id,
                 bytes: store.state.sizes().in_use(),
+                stored: size,
             };
             let saved = save(contents, &self.spool)
                 .await

@@ -49,6 +49,8 @@ pub struct SnapshotContents {
     pub member: u64,
     /// Bytes of all versions, about.
     pub bytes: u64,
+    /// Bytes that they take in rows, about.
+    pub stored: u64,
 }
 
 /// A database in a temporary file, which is gone when this is dropped.
@@ -83,8 +85,8 @@ struct SnapshotMeta {
 
 /// Writes the state to a temporary file. Stops early if the future is dropped. Fails if rows cannot be read, or if there is no space.
 pub async fn save(contents: SnapshotContents, spool: &Spool) -> Result<SavedSnapshot, SaveError> {
-    // Sorted runs, and the database.
-    spool.check(contents.bytes.saturating_mul(2))?;
+    // Sorted runs, which are compressed as rows are, and the database.
+    spool.check(contents.bytes.saturating_add(contents.stored.min(contents.bytes)))?;
     let view = contents.view;
     let positions = SnapshotMeta {
         revision: view.revision,

@@ -9,6 +9,7 @@ use bytes::{Buf as _, Bytes};
 
 use super::spool::{Spool, SpoolFile};
 use etcd_types::types::Revision;
+use runtime::compression;
 
 /// Bytes of versions that are sorted in memory, and of buffers when runs are merged.
 const SORT_MEMORY_BYTES: usize = 16 << 20;
@@ -22,6 +23,10 @@ const MAX_RUN_BUFFER_BYTES: usize = 256 << 10;
 
 /// Bytes in front of key and value on disk: revision, kind, two lengths.
 const VERSION_HEADER_BYTES: usize = 8 + 1 + 4 + 4;
+
+/// Bits of the kind on disk.
+const PUT: u8 = 1;
+const COMPRESSED: u8 = 2;
 
 /// A version. The order of its fields is the order of versions in the file: a deletion and the put that recreates its key have the
 /// same revision.
@@ -82,13 +87,18 @@ impl VersionSorter {
         let from = self.written;
         for entry in self.entries.drain(..) {
             let len = |bytes: &Bytes| u32::try_from(bytes.len()).map_err(|_| io::Error::other("a version is too long"));
+            let put = if entry.is_put { PUT } else { 0 };
+            let (value, kind) = match compression::compress(&entry.value) {
+                Some(frame) => (frame, put | COMPRESSED),
+                None => (entry.value, put),
+            };
             out.write_all(&entry.revision.to_be_bytes())?;
-            out.write_all(&[u8::from(entry.is_put)])?;
+            out.write_all(&[kind])?;
             out.write_all(&len(&entry.key)?.to_be_bytes())?;
-            out.write_all(&len(&entry.value)?.to_be_bytes())?;
+            out.write_all(&len(&value)?.to_be_bytes())?;
             out.write_all(&entry.key)?;
-            out.write_all(&entry.value)?;
-            self.written += (VERSION_HEADER_BYTES + entry.key.len() + entry.value.len()) as u64;
+            out.write_all(&value)?;
+            self.written += (VERSION_HEADER_BYTES + entry.key.len() + value.len()) as u64;
         }
         self.runs.push((from, self.written));
         self.bytes = 0;
@@ -141,11 +151,11 @@ pub(super) enum SortedVersions {
 pub(super) struct RunHead {
     revision: Revision,
     key: Bytes,
-    is_put: bool,
+    kind: u8,
     value: HeadValue,
 }
 
-/// The value of a [`RunHead`]: there are as many heads as runs, and values may be long.
+/// The value of a [`RunHead`], as it is on disk: there are as many heads as runs, and values may be long.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum HeadValue {
     Read(Bytes),
@@ -163,10 +173,14 @@ impl RunHead {
                 value.into()
             }
         };
+        let value = match self.kind & COMPRESSED {
+            0 => value,
+            _ => compression::decompress(&value).ok_or_else(|| io::Error::other("a value does not decompress"))?,
+        };
         Ok(SortedVersion {
             revision: self.revision,
             key: self.key,
-            is_put: self.is_put,
+            is_put: self.kind & PUT != 0,
             value,
         })
     }
@@ -216,7 +230,7 @@ impl SortedRun {
         Ok(Some(RunHead {
             revision,
             key: copied(self.buffer.split_to(key)),
-            is_put: kind == 1,
+            kind,
             value: if is_short {
                 HeadValue::Read(copied(self.buffer.split_to(value)))
             } else {
@@ -290,6 +304,9 @@ mod tests {
     fn long_values_of_many_runs_are_not_in_memory_together() {
         const LONG: usize = 100_000;
         const MEMORY: usize = 4 * LONG;
+        // They do not compress.
+        let random: Vec<u8> = (0..LONG).map(|_| rand::random()).collect();
+        let value = |n: u16| Bytes::from([&n.to_be_bytes(), &random[2..]].concat());
         let dir = tempfile::tempdir().unwrap();
         let mut sorter = VersionSorter::within(Spool::new(dir.path()), MEMORY);
         for n in 0..400_u16 {
@@ -297,7 +314,7 @@ mod tests {
                 revision: i64::from(n * 7 % 401),
                 key: "key".into(),
                 is_put: true,
-                value: n.to_be_bytes().repeat(LONG / 2).into(),
+                value: value(n),
             };
             sorter.push(entry).unwrap();
         }
@@ -307,11 +324,11 @@ mod tests {
             let SortedVersions::Disk { runs, heads, .. } = &sorted else {
                 panic!("it fits into memory");
             };
-            let value = |head: &RunHead| match &head.value {
+            let held = |head: &RunHead| match &head.value {
                 HeadValue::Read(value) => value.len(),
                 HeadValue::At(..) => 0,
             };
-            let held: usize = heads.iter().map(|Reverse((head, _))| value(head)).sum();
+            let held: usize = heads.iter().map(|Reverse((head, _))| held(head)).sum();
             let buffered: usize = runs.iter().map(|run| run.buffer.len()).sum();
             assert!(
                 held + buffered <= 100 * MIN_RUN_BUFFER_BYTES * 2,
@@ -319,10 +336,37 @@ mod tests {
             );
             let Some(entry) = sorted.next().unwrap() else { break };
             let number = u16::from_be_bytes([entry.value[0], entry.value[1]]);
-            assert_eq!(entry.value, number.to_be_bytes().repeat(LONG / 2));
+            assert_eq!(entry.value, value(number));
             assert_eq!(entry.revision, i64::from(number * 7 % 401));
             seen.push(entry.revision);
         }
         assert!(seen.len() == 400 && seen.is_sorted());
+    }
+
+    #[test]
+    fn similar_values_take_little_space_until_they_are_sorted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut sorter = VersionSorter::within(Spool::new(dir.path()), 100_000);
+        for revision in (0..1_000).rev() {
+            let entry = SortedVersion {
+                revision,
+                key: "key".into(),
+                is_put: revision % 2 == 0,
+                value: format!("{revision}").repeat(2_000).into(),
+            };
+            sorter.push(entry).unwrap();
+        }
+        let mut sorted = sorter.finish().unwrap();
+        let SortedVersions::Disk { file, .. } = &sorted else {
+            panic!("it fits into memory");
+        };
+        let bytes = file.file.metadata().unwrap().len();
+        assert!(bytes < 200_000, "{bytes} bytes of 5.8 million");
+        for revision in 0..1_000 {
+            let entry = sorted.next().unwrap().unwrap();
+            assert_eq!((entry.revision, entry.is_put), (revision, revision % 2 == 0));
+            assert_eq!(entry.value, format!("{revision}").repeat(2_000));
+        }
+        assert_eq!(sorted.next().unwrap(), None);
     }
 }
