@@ -80,7 +80,7 @@ impl pb::maintenance_server::Maintenance for MaintenanceService {
         let committed = self.store.state.committed().0;
         // The sizes are never 0, as etcd's are not: etcdctl divides by the first one.
         let total = (self.size)().max(1);
-        let in_use = self.store.state.stored_in_use().clamp(1, total);
+        let in_use = self.store.state.sizes().in_use().clamp(1, total);
         let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
         let alarms = self.store.state.alarms().clone();
         let errors = alarms.iter().map(|(kind, member)| {

@@ -3,7 +3,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
-use super::sizes::{Compression, StoredSizes};
+use super::sizes::StoredSizes;
 use crate::dictionaries::Dictionaries;
 use crate::keys::KeyError;
 use engine::log::{LogId, LogOrigin, Slot};
@@ -225,9 +225,6 @@ pub struct Manifest {
     /// Stored bytes before the applied slot.
     #[prost(message, required, tag = "30")]
     pub sizes: StoredSizes,
-    /// How much shorter compression makes rows.
-    #[prost(message, required, tag = "31")]
-    pub compression: Compression,
 }
 
 /// The version of everything that this brain stores, as long as there are no users.
@@ -241,12 +238,6 @@ impl Manifest {
     #[must_use]
     pub fn reached(&self) -> Revision {
         self.revision.max(self.flushing_revision)
-    }
-
-    /// Bytes that rows of live and of retained versions take, about.
-    #[must_use]
-    pub fn stored_in_use(&self) -> u64 {
-        self.compression.of(self.sizes.in_use())
     }
 
     /// Returns this manifest with the leader of `leading`.
@@ -282,7 +273,6 @@ impl Manifest {
             log_id: Vec::new(),
             log_last: 0,
             sizes: StoredSizes::default(),
-            compression: Compression::default(),
         }
     }
 

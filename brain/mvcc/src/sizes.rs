@@ -76,39 +76,6 @@ impl StoredSizes {
     }
 }
 
-/// How much shorter rows become when their values are compressed. Part of the rows' manifest.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Compression {
-    /// Bytes of rows that were written lately, as long as they would have been.
-    #[prost(uint64, tag = "1")]
-    pub before: u64,
-    /// The bytes that they were written with.
-    #[prost(uint64, tag = "2")]
-    pub after: u64,
-}
-
-impl Compression {
-    /// Counts rows that were written, of a store with `in_use` bytes of rows. What was written long ago counts less.
-    pub fn count(&mut self, written: Compression, in_use: u64) {
-        self.before = self.before.saturating_add(written.before);
-        self.after = self.after.saturating_add(written.after);
-        if self.before / 2 > in_use {
-            self.before /= 2;
-            self.after /= 2;
-        }
-    }
-
-    /// Returns the bytes that `rows` bytes of rows take, about.
-    #[must_use]
-    pub fn of(&self, rows: u64) -> u64 {
-        if self.before == 0 {
-            return rows;
-        }
-        let taken = u128::from(rows) * u128::from(self.after) / u128::from(self.before);
-        u64::try_from(taken).unwrap_or(u64::MAX).min(rows)
-    }
-}
-
 /// Bytes of rows that a change makes, less those that it removes.
 fn written_by(change: &KeyChange) -> i64 {
     let escaped = keys::escaped_len(&change.key);
@@ -156,27 +123,4 @@ pub fn superseded_by(change: &KeyChange) -> i64 {
 
 fn signed(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn compression_follows_what_was_written_lately() {
-        let mut compression = Compression::default();
-        assert_eq!(compression.of(1_000), 1_000, "nothing was written");
-        let to = |after| Compression { before: 1_000, after };
-        for _ in 0..10 {
-            compression.count(to(100), 10_000);
-        }
-        assert_eq!(compression.of(20_000), 2_000);
-        for _ in 0..1_000 {
-            compression.count(to(500), 10_000);
-        }
-        assert!((9_900..=10_000).contains(&compression.of(20_000)), "{compression:?}");
-        assert!(compression.before <= 21_000, "{compression:?}");
-        let longer = Compression { before: 1, after: 9 };
-        assert_eq!(longer.of(u64::MAX), u64::MAX);
-    }
 }

@@ -378,6 +378,6 @@ fn observe(
         metrics
             .mvcc
             .db_in_use
-            .set(gauge(store.state.stored_in_use().min(total)));
+            .set(gauge(store.state.sizes().in_use().min(total)));
     }
 }

@@ -134,7 +134,7 @@ impl Flusher {
             .cloned()
             .collect();
         let stored = manifest.encode_to_vec().into();
-        rows.set_in_use(manifest.stored_in_use());
+        rows.set_in_use(manifest.sizes.in_use());
         let destroyed = manifest.sizes.dropped;
         state.set_flush_refused(false);
         let dictionaries = state.view().dictionaries.clone();
@@ -430,7 +430,6 @@ impl Flusher {
                 raised: true,
             })
             .collect();
-        self.count(&batch);
         self.apply(batch).await?;
         let current = self.scan.as_mut().and_then(|scan| scan.current.as_mut());
         if let Some(superseding) = current {
@@ -442,7 +441,6 @@ impl Flusher {
     /// Writes a batch of a flush that is not its last one. The first says how far the flush reaches, before anything of it is
     /// there; the last one will say that all of it is.
     async fn write_ahead(&mut self, full: WriteBatch, ahead: &mut EarlyBatches) -> anyhow::Result<()> {
-        self.count(&full);
         if !ahead.is_told {
             ahead.is_told = true;
             return self.apply(full).await;
@@ -452,15 +450,6 @@ impl Flusher {
             self.apply_parallel(std::mem::take(&mut ahead.batches)).await?;
         }
         Ok(())
-    }
-
-    /// Counts how much shorter compression made rows.
-    fn count(&mut self, batch: &WriteBatch) {
-        if self.rows.is_exclusive() {
-            self.manifest
-                .compression
-                .count(batch.written, self.manifest.sizes.in_use());
-        }
     }
 
     /// Writes batches between which the manifest does not move.
@@ -496,8 +485,7 @@ impl Flusher {
         kill_points::reach("rows-written");
         self.stored = manifest;
         self.state.set_deleted(&self.manifest.sizes);
-        self.state.set_compression(self.manifest.compression);
-        self.rows.set_in_use(self.manifest.stored_in_use());
+        self.rows.set_in_use(self.manifest.sizes.in_use());
         self.state.note_step();
         tokio::task::yield_now().await;
         Ok(())

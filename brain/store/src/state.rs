@@ -17,7 +17,7 @@ use etcd_types::types::{LeaseId, Revision};
 use mvcc::auth::Auth;
 use mvcc::fetch::FetchBudgets;
 use mvcc::lease::{Leases, StoredLease};
-use mvcc::sizes::{Compression, StoredSizes};
+use mvcc::sizes::StoredSizes;
 use mvcc::view::View;
 
 /// Slots between two entries of the index from revisions to slots.
@@ -60,7 +60,6 @@ pub struct StoreState {
     fetches: OnceLock<FetchBudgets>,
     /// Stored bytes.
     sizes: Mutex<StoredSizes>,
-    compression: Mutex<Compression>,
     /// True while the rows refuse a flush.
     flush_refused: AtomicBool,
     /// Start of the write of rows that is under way.
@@ -95,7 +94,6 @@ impl StoreState {
             epochs: watch::Sender::default(),
             fetches: OnceLock::new(),
             sizes: Mutex::default(),
-            compression: Mutex::default(),
             flush_refused: AtomicBool::new(false),
             writing_rows: Mutex::default(),
         }
@@ -120,7 +118,6 @@ impl StoreState {
         let sizes = other.sizes();
         self.set_written(&sizes);
         self.set_deleted(&sizes);
-        self.set_compression(other.compression());
         self.set_deleted_up_to(other.compaction_progress().borrow().up_to);
         self.set_epoch(other.epoch());
     }
@@ -329,20 +326,6 @@ impl StoreState {
         let mut known = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         (known.deleted, known.dropped) = (sizes.deleted, sizes.dropped);
         known.unversioned_dropped = sizes.unversioned_dropped;
-    }
-
-    /// Records how much shorter compression makes rows.
-    pub fn set_compression(&self, compression: Compression) {
-        *self.compression.lock().unwrap_or_else(PoisonError::into_inner) = compression;
-    }
-
-    fn compression(&self) -> Compression {
-        *self.compression.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Bytes that rows of live and of retained versions take, about: less than they would if they were not compressed.
-    pub fn stored_in_use(&self) -> u64 {
-        self.compression().of(self.sizes().in_use())
     }
 
     /// Bytes that the store occupies: those of its rows, or the count of all members if the storage is shared. Of a log on local disk only

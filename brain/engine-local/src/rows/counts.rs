@@ -65,6 +65,7 @@ impl TableCounts {
     }
 
     /// Returns true if so much of the tables is dead that it is worth to write all of them again, where `in_use` bytes of rows are not.
+    /// Rows that compress well take less than those: what is dead among them is not seen here.
     pub(super) fn are_dead(&self, in_use: u64) -> bool {
         let dead = self.bytes.saturating_sub(in_use);
         self.bytes > MAX_LEFT_OVER_BYTES && dead * DEAD_BYTES_DIVISOR >= self.bytes

@@ -9,8 +9,7 @@ use etcd_types::types::Revision;
 use mvcc::dictionaries::Dictionaries;
 use mvcc::keys;
 use mvcc::memtable::{Found, Memtable, Version};
-use mvcc::row::{KeyMeta, OBJECT_HEADER_BYTES, encode_index, encode_object, encode_object_compressed, size_of};
-use mvcc::sizes::Compression;
+use mvcc::row::{KeyMeta, encode_index, encode_object, encode_object_compressed, size_of};
 
 /// The part of a batch that is filled before other tasks get a turn: to encode rows takes time.
 const PIECE_ROWS: usize = 1_000;
@@ -22,8 +21,6 @@ pub(super) struct WriteBatch {
     pub(super) changes: Vec<RowChange>,
     bytes: usize,
     pub(super) most: rows::StepSize,
-    /// Bytes of the rows.
-    pub(super) written: Compression,
     /// What long values are compressed with, if they are.
     dictionaries: Option<Arc<Dictionaries>>,
     /// Rows when the current piece was begun, and bytes of its values since then, not compressed.
@@ -38,7 +35,6 @@ impl WriteBatch {
             changes: Vec::new(),
             bytes: 0,
             most: rows.step(),
-            written: Compression::default(),
             // Members of another version may read those of several processes.
             dictionaries: rows.is_exclusive().then(|| dictionaries.clone()),
             piece_rows: 0,
@@ -61,14 +57,7 @@ impl WriteBatch {
     }
 
     pub(super) fn push(&mut self, change: RowChange) {
-        self.push_compressed(change, 0);
-    }
-
-    /// Adds a change whose value compression made shorter by `saved` bytes.
-    fn push_compressed(&mut self, change: RowChange, saved: usize) {
         self.bytes += change.len();
-        self.written.after += change.len() as u64;
-        self.written.before += (change.len() + saved) as u64;
         self.changes.push(change);
     }
 
@@ -117,13 +106,13 @@ pub(super) fn fill_batch(
             batch.piece_bytes += row.len() + value;
             let value = version.value.as_ref().map(|value| (meta_of(revision, &version), value));
             let object = value.as_ref().map(|(meta, value)| (meta, value.as_ref()));
-            let encoded = match &batch.dictionaries {
-                Some(dictionaries) => encode_object_compressed(object, dictionaries),
-                None => encode_object(object),
-            };
-            let plain = object.map_or(encoded.len(), |(_, value)| OBJECT_HEADER_BYTES + value.len());
-            let saved = plain.saturating_sub(encoded.len());
-            batch.push_compressed(RowChange::Put(row, encoded), saved);
+            batch.push(RowChange::Put(
+                row,
+                match &batch.dictionaries {
+                    Some(dictionaries) => encode_object_compressed(object, dictionaries),
+                    None => encode_object(object),
+                },
+            ));
         }
         *last = Some((key, revision, covered || revision <= compacted));
     }

@@ -78,7 +78,6 @@ impl Replica {
         state.set_deleted_up_to(manifest.deleted_up_to);
         state.set_written(&manifest.sizes);
         state.set_deleted(&manifest.sizes);
-        state.set_compression(manifest.compression);
         state.set_epoch(manifest.epoch);
         Ok(Self {
             state: Arc::new(state),
