@@ -39,6 +39,8 @@ pub struct MaintenanceService {
     pub store: ApiContext,
     /// Returns the bytes that the store occupies on its medium.
     pub size: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Returns those of them that live and retained versions take.
+    pub size_in_use: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// Reclaims space.
     pub defragment: Defragment,
     /// `--quota-backend-bytes`; -1 means no quota, as in etcd.
@@ -80,7 +82,7 @@ impl pb::maintenance_server::Maintenance for MaintenanceService {
         let committed = self.store.state.committed().0;
         // The sizes are never 0, as etcd's are not: etcdctl divides by the first one.
         let total = (self.size)().max(1);
-        let in_use = self.store.state.sizes().in_use().clamp(1, total);
+        let in_use = (self.size_in_use)().clamp(1, total);
         let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
         let alarms = self.store.state.alarms().clone();
         let errors = alarms.iter().map(|(kind, member)| {

@@ -349,6 +349,11 @@ impl Rows for LsmRows {
         Some(self.shared.tree.bytes())
     }
 
+    fn in_use(&self) -> Option<u64> {
+        let dead = self.shared.merger.deleted_bytes();
+        Some(self.shared.tree.bytes().saturating_sub(dead))
+    }
+
     fn set_in_use(&self, bytes: u64) {
         self.shared.merger.set_in_use(bytes);
     }

@@ -188,6 +188,10 @@ impl Rows for TikvRows {
         std::future::pending().await
     }
 
+    fn in_use(&self) -> Option<u64> {
+        None
+    }
+
     fn is_reclaiming(&self) -> bool {
         false
     }

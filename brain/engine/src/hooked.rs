@@ -158,6 +158,10 @@ impl<R: Rows, H: RowsHooks> Rows for HookedRows<R, H> {
         self.rows.size()
     }
 
+    fn in_use(&self) -> Option<u64> {
+        self.rows.in_use()
+    }
+
     fn is_reclaiming(&self) -> bool {
         self.rows.is_reclaiming()
     }

@@ -81,6 +81,9 @@ pub trait Rows: Send + Sync + 'static {
     /// writers of the rows can count them.
     fn size(&self) -> Option<u64>;
 
+    /// Returns the bytes of them that rows which are not deleted occupy, about; `None` if only the writers of the rows can count them.
+    fn in_use(&self) -> Option<u64>;
+
     /// Tells the bytes of the rows that are not deleted, about, so that an engine whose rows occupy many more gives space back.
     fn set_in_use(&self, _bytes: u64) {}
 

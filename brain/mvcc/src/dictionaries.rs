@@ -1,12 +1,12 @@
-//! The dictionaries that values of object rows are compressed with. Each is a row of its own, which is there before any that needs it, and
-//! stays.
+//! The dictionaries that values of object rows are compressed with. Each is a row of its own, which is written before those that need it,
+//! and is never removed.
 
+use std::num::NonZeroU32;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 
 use crate::keys;
-use crate::view::successor;
 use engine::rows::{Order, RowsError, Scan, Snapshot};
 use runtime::compression::{self, Dictionary};
 
@@ -36,7 +36,7 @@ impl Dictionaries {
             let page = rows.scan(scan).await?;
             for (row, content) in &page.rows {
                 known.push(Arc::new(decode_dictionary(row, content)?));
-                from = successor(row);
+                from = keys::dictionary_key(keys::parse_dictionary(row)?.saturating_add(1));
             }
             if page.done || page.rows.is_empty() {
                 let known = RwLock::new(known);
@@ -77,6 +77,14 @@ impl Dictionaries {
         known.iter().any(|known| known.id() == dictionary.id())
     }
 
+    /// Returns the id of the dictionary that a frame needs, if that is not here.
+    #[must_use]
+    pub fn missing(&self, frame: &[u8]) -> Option<NonZeroU32> {
+        let id = compression::dictionary_id(frame)?;
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        (!known.iter().any(|known| known.id() == id)).then_some(id)
+    }
+
     /// Returns a frame with this value; `None` if it is short or does not compress well.
     #[must_use]
     pub fn compress(&self, value: &[u8]) -> Option<Bytes> {
@@ -94,7 +102,7 @@ impl Dictionaries {
         };
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let dictionary = known.iter().rev().find(|dictionary| dictionary.id() == id).cloned();
-        // Others may add one meanwhile.
+        // Not held while a frame is decompressed.
         drop(known);
         dictionary?.decompress(frame)
     }

@@ -119,7 +119,15 @@ impl ObjectRow {
         }
         dictionaries
             .decompress(&stored)
-            .ok_or_else(|| damaged("object", key, &self.row))
+            .ok_or_else(|| match dictionaries.missing(&stored) {
+                Some(id) => {
+                    let key = key.escape_ascii().to_string();
+                    RowsError::Corrupt(format!(
+                        "an object row of {key:?} needs the dictionary {id}, which is missing"
+                    ))
+                }
+                None => damaged("object", key, &self.row),
+            })
     }
 }
 
@@ -392,7 +400,8 @@ mod tests {
             );
         }
         let missing = decode_object(b"k", &rows[1].2, &none());
-        assert!(matches!(missing, Err(RowsError::Corrupt(_))), "{missing:?}");
+        let error = missing.unwrap_err().to_string();
+        assert!(error.contains("which is missing"), "{error}");
     }
 
     #[test]

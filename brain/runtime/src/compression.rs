@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use bytes::Bytes;
 use zstd::zstd_safe::{CCtx, DCtx, SafeResult, get_dict_id_from_frame, get_frame_content_size};
 
-pub use dictionary::Dictionary;
+pub use dictionary::{Dictionary, MIN_BYTES_WITH_DICTIONARY};
 
 mod dictionary;
 

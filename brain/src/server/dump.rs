@@ -136,7 +136,14 @@ fn batch((slot, next): (Slot, Slot), epoch: u64, payload: Bytes) -> anyhow::Resu
 /// Prints rows in the order of their keys. Fails if the rows cannot be read, if a row is not one that a brain writes, or if `lines`
 /// cannot be written.
 pub(super) async fn rows<W: Write>(rows: &dyn Snapshot, dump: &Dump, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
-    let dictionaries = Dictionaries::load(rows).await?;
+    // Rows that need none are shown even if one is damaged.
+    let dictionaries = Dictionaries::load(rows).await.unwrap_or_else(|error| {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "cannot read the dictionaries of compressed values"
+        );
+        Dictionaries::default()
+    });
     for range in ranges(&dump.prefix) {
         let mut from = range.from;
         while !lines.is_full() {

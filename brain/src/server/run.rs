@@ -247,6 +247,7 @@ pub(crate) async fn serve(
         has_leader,
         defragment: defragmentations(config, (&log, &rows, &running.state), &mut life),
         log_size: log_size(log, &rows),
+        size_in_use: size_in_use(rows.clone(), running.state.clone()),
         size: total_size(rows, running.state.clone()),
         members,
         remove,
@@ -316,6 +317,11 @@ fn log_size(log: DynLog, rows: &DynRows) -> StoreSize {
 /// Returns the size of the store in bytes.
 fn total_size(rows: DynRows, state: Arc<StoreState>) -> StoreSize {
     Arc::new(move || state.total_size(&rows))
+}
+
+/// Returns the bytes of it that live and retained versions take.
+fn size_in_use(rows: DynRows, state: Arc<StoreState>) -> StoreSize {
+    Arc::new(move || state.size_in_use(&rows))
 }
 
 /// Starts the task that reclaims space that rows and log do not need, once now if the flags ask for it.

@@ -66,6 +66,8 @@ pub struct MemberHandles {
     pub has_leader: tokio::sync::watch::Receiver<bool>,
     /// Returns the bytes that the store occupies.
     pub size: StoreSize,
+    /// Returns those of them that live and retained versions take.
+    pub size_in_use: StoreSize,
     /// Returns the bytes that this member's own log occupies.
     pub log_size: StoreSize,
     /// Reclaims space.
@@ -101,6 +103,7 @@ pub fn services(
         history,
         has_leader,
         size,
+        size_in_use,
         log_size,
         defragment,
         members,
@@ -116,6 +119,7 @@ pub fn services(
     let maintenance = MaintenanceService {
         store: api.clone(),
         size: Arc::clone(&size),
+        size_in_use: Arc::clone(&size_in_use),
         defragment,
         quota,
         move_leader: move_leader(transfers),
@@ -149,7 +153,7 @@ pub fn services(
     metrics.before_render(observe(
         api.clone(),
         watched,
-        (size, log_size),
+        (size, size_in_use, log_size),
         (listed.clone(), data_dir),
     ));
     let unary = unary_rpcs(&kv);
@@ -313,7 +317,7 @@ fn move_leader(transfers: mpsc::Sender<TransferLeader>) -> MoveLeader {
 fn observe(
     store: ApiContext,
     hub: Hub,
-    (size, log_size): (StoreSize, StoreSize),
+    (size, size_in_use, log_size): (StoreSize, StoreSize, StoreSize),
     (members, data_dir): (Members, Option<PathBuf>),
 ) -> impl Fn(&Metrics) + Send + Sync {
     move |metrics| {
@@ -375,9 +379,6 @@ fn observe(
         metrics.disk.log_size.set(gauge(log_size()));
         let total = size();
         metrics.mvcc.db_total_size.set(gauge(total));
-        metrics
-            .mvcc
-            .db_in_use
-            .set(gauge(store.state.sizes().in_use().min(total)));
+        metrics.mvcc.db_in_use.set(gauge(size_in_use().min(total)));
     }
 }

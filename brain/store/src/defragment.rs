@@ -79,7 +79,7 @@ pub async fn defragment(log: &DynLog, rows: &DynRows, state: &StoreState) -> any
 
 /// Defragments if that is likely to free `threshold` bytes, because that many are not in use.
 pub async fn at_start(queue: &DefragmentQueue, rows: &DynRows, state: &StoreState, threshold: u64) {
-    let (before, in_use) = (state.total_size(rows), state.sizes().in_use());
+    let (before, in_use) = (state.total_size(rows), state.size_in_use(rows));
     if !is_worthwhile(before, in_use, threshold) {
         tracing::info!(
             size = before,

@@ -1,7 +1,7 @@
 //! The background task: flushes memtables into rows, deletes versions that compaction made obsolete, destroys old slots.
 //!
 //! One task writes the rows, so that the manifest moves in one line. Rows only ever trail the log: a flush that was cut short
-//! is done again after the next start, with the same bytes.
+//! is done again after the next start, with the same versions.
 //!
 //! Rows that refuse a change will refuse it again: the missing changes stay in the log and in memory, the CORRUPT alarm stops writes,
 //! and the change is tried again from time to time, because an operator may have raised the limit.
@@ -39,7 +39,7 @@ mod dictionary;
 mod write_batch;
 
 use delete_superseded::CompactionScan;
-use dictionary::DictionarySchedule;
+use dictionary::DictionarySamples;
 use write_batch::{WriteBatch, fill_batch};
 
 /// The pace at which a compaction deletes what it made obsolete.
@@ -71,9 +71,9 @@ pub struct Flusher {
     manifest: Manifest,
     /// The fence of the rows: the manifest, or the one before this epoch.
     stored: Bytes,
-    /// Those of the rows, and when there should be another one.
+    /// Those of the rows, and values for another one.
     dictionaries: Arc<Dictionaries>,
-    schedule: DictionarySchedule,
+    samples: DictionarySamples,
     /// Sealed before this epoch.
     backlog: VecDeque<Arc<ImmutableMemtable>>,
     immutable: mpsc::Receiver<Arc<ImmutableMemtable>>,
@@ -144,7 +144,7 @@ impl Flusher {
             state,
             manifest,
             stored,
-            schedule: DictionarySchedule::new(&dictionaries),
+            samples: DictionarySamples::new(&dictionaries),
             dictionaries,
             backlog,
             immutable,

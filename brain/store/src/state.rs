@@ -337,6 +337,12 @@ impl StoreState {
         }
     }
 
+    /// Bytes that live and retained versions take of it, about. The sums over the log do not know that values are compressed.
+    pub fn size_in_use(&self, rows: &DynRows) -> u64 {
+        let in_use = self.sizes().in_use();
+        rows.in_use().map_or(in_use, |stored| stored.min(in_use))
+    }
+
     /// The epoch of the leader, which takes the place of etcd's raft term.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)

@@ -61,6 +61,7 @@ async fn alarms_are_those_of_members_and_of_known_kinds() {
         hashes: HashLimit::default(),
         store,
         size: Arc::new(|| 0),
+        size_in_use: Arc::new(|| 0),
         defragment: Arc::new(|| Box::pin(async { Ok(()) })),
         quota: 0,
         move_leader: Arc::new(|_| Box::pin(async { Err(Error::NotLeader) })),

@@ -267,9 +267,9 @@ async fn write_the_fixture_of_the_format_that_is_written_now() {
         })
     };
     // Enough similar values for a dictionary.
-    let similar = (0..12).map(|number| {
+    let similar = (0..20).map(|number| {
         let line = |line| format!("object {number}, line {line}: a value that others have, too\n");
-        let value: String = (0..2_000).map(line).collect();
+        let value: String = (0..1_200).map(line).collect();
         put(format!("similar/{number}").as_bytes(), value.as_bytes(), 0)
     });
     let compact = Request::Compact(pb::CompactionRequest {

@@ -52,6 +52,7 @@ impl Asked {
             hashes: HashLimit::default(),
             store: store.clone(),
             size: Arc::new(|| 0),
+            size_in_use: Arc::new(|| 0),
             defragment: Arc::new(|| Box::pin(async { Ok(()) })),
             quota: 0,
             move_leader: Arc::new(|_| Box::pin(async { Err(Error::NotLeader) })),

@@ -21,6 +21,7 @@ use engine::rows::RowsError;
 use etcd_types::pb::mvccpb;
 use etcd_types::types::Revision;
 use mvcc::auth::AuthChange;
+use mvcc::dictionaries::Dictionaries;
 use mvcc::lease::{ENDING_CHECKPOINT, StoredLease};
 use mvcc::view::{KeyVersion, View};
 
@@ -74,6 +75,7 @@ enum VersionPage {
 
 /// The part of the contents that the writing thread needs.
 struct SnapshotMeta {
+    dictionaries: Arc<Dictionaries>,
     revision: Revision,
     compacted: Revision,
     leases: Vec<StoredLease>,
@@ -89,6 +91,7 @@ pub async fn save(contents: SnapshotContents, spool: &Spool) -> Result<SavedSnap
     spool.check(contents.bytes.saturating_add(contents.stored.min(contents.bytes)))?;
     let view = contents.view;
     let positions = SnapshotMeta {
+        dictionaries: view.dictionaries.clone(),
         revision: view.revision,
         compacted: view.compacted,
         leases: contents.leases,
@@ -128,7 +131,7 @@ fn write(
     spool: Spool,
     cancelled: &CancellationToken,
 ) -> Result<SavedSnapshot, SaveError> {
-    let mut sorter = VersionSorter::new(spool.clone());
+    let mut sorter = VersionSorter::new(spool.clone(), positions.dictionaries.clone());
     loop {
         match received.blocking_recv() {
             Some(VersionPage::Page(page)) => {

@@ -4,12 +4,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, BufWriter, Write as _};
 use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes};
 
 use super::spool::{Spool, SpoolFile};
 use etcd_types::types::Revision;
-use runtime::compression;
+use mvcc::dictionaries::Dictionaries;
 
 /// Bytes of versions that are sorted in memory, and of buffers when runs are merged.
 const SORT_MEMORY_BYTES: usize = 16 << 20;
@@ -43,6 +44,7 @@ pub(super) struct SortedVersion {
 #[derive(Debug)]
 pub(super) struct VersionSorter {
     spool: Spool,
+    dictionaries: Arc<Dictionaries>,
     memory: usize,
     entries: Vec<SortedVersion>,
     bytes: usize,
@@ -52,13 +54,15 @@ pub(super) struct VersionSorter {
 }
 
 impl VersionSorter {
-    pub(super) fn new(spool: Spool) -> Self {
-        Self::within(spool, SORT_MEMORY_BYTES)
+    /// With values compressed as the rows are that have these dictionaries.
+    pub(super) fn new(spool: Spool, dictionaries: Arc<Dictionaries>) -> Self {
+        Self::within(spool, dictionaries, SORT_MEMORY_BYTES)
     }
 
-    pub(super) fn within(spool: Spool, memory: usize) -> Self {
+    pub(super) fn within(spool: Spool, dictionaries: Arc<Dictionaries>, memory: usize) -> Self {
         Self {
             spool,
+            dictionaries,
             memory,
             entries: Vec::new(),
             bytes: 0,
@@ -88,7 +92,7 @@ impl VersionSorter {
         for entry in self.entries.drain(..) {
             let len = |bytes: &Bytes| u32::try_from(bytes.len()).map_err(|_| io::Error::other("a version is too long"));
             let put = if entry.is_put { PUT } else { 0 };
-            let (value, kind) = match compression::compress(&entry.value) {
+            let (value, kind) = match self.dictionaries.compress(&entry.value) {
                 Some(frame) => (frame, put | COMPRESSED),
                 None => (entry.value, put),
             };
@@ -131,7 +135,12 @@ impl VersionSorter {
             }
             runs.push(run);
         }
-        Ok(SortedVersions::Disk { file, runs, heads })
+        Ok(SortedVersions::Disk {
+            file,
+            dictionaries: self.dictionaries,
+            runs,
+            heads,
+        })
     }
 }
 
@@ -141,6 +150,7 @@ pub(super) enum SortedVersions {
     Memory(VecDeque<SortedVersion>),
     Disk {
         file: SpoolFile,
+        dictionaries: Arc<Dictionaries>,
         runs: Vec<SortedRun>,
         heads: BinaryHeap<Reverse<(RunHead, usize)>>,
     },
@@ -164,7 +174,7 @@ enum HeadValue {
 }
 
 impl RunHead {
-    fn into_entry(self, file: &SpoolFile) -> io::Result<SortedVersion> {
+    fn into_entry(self, file: &SpoolFile, dictionaries: &Dictionaries) -> io::Result<SortedVersion> {
         let value = match self.value {
             HeadValue::Read(value) => value,
             HeadValue::At(from, len) => {
@@ -175,7 +185,9 @@ impl RunHead {
         };
         let value = match self.kind & COMPRESSED {
             0 => value,
-            _ => compression::decompress(&value).ok_or_else(|| io::Error::other("a value does not decompress"))?,
+            _ => dictionaries
+                .decompress(&value)
+                .ok_or_else(|| io::Error::other("a value does not decompress"))?,
         };
         Ok(SortedVersion {
             revision: self.revision,
@@ -190,7 +202,12 @@ impl SortedVersions {
     pub(super) fn next(&mut self) -> io::Result<Option<SortedVersion>> {
         match self {
             SortedVersions::Memory(entries) => Ok(entries.pop_front()),
-            SortedVersions::Disk { file, runs, heads } => {
+            SortedVersions::Disk {
+                file,
+                dictionaries,
+                runs,
+                heads,
+            } => {
                 let Some(Reverse((head, index))) = heads.pop() else {
                     return Ok(None);
                 };
@@ -199,7 +216,7 @@ impl SortedVersions {
                 {
                     heads.push(Reverse((next, index)));
                 }
-                head.into_entry(file).map(Some)
+                head.into_entry(file, dictionaries).map(Some)
             }
         }
     }
@@ -277,7 +294,7 @@ mod tests {
     fn versions_are_sorted_in_memory_and_on_disk() {
         let dir = tempfile::tempdir().unwrap();
         for memory in [usize::MAX, 4_000, 1] {
-            let mut sorter = VersionSorter::within(Spool::new(dir.path()), memory);
+            let mut sorter = VersionSorter::within(Spool::new(dir.path()), Arc::default(), memory);
             for n in 0..500_i64 {
                 let (revision, is_put) = (n * 7 % 101, n % 3 > 0);
                 let entry = SortedVersion {
@@ -308,7 +325,7 @@ mod tests {
         let random: Vec<u8> = (0..LONG).map(|_| rand::random()).collect();
         let value = |n: u16| Bytes::from([&n.to_be_bytes(), &random[2..]].concat());
         let dir = tempfile::tempdir().unwrap();
-        let mut sorter = VersionSorter::within(Spool::new(dir.path()), MEMORY);
+        let mut sorter = VersionSorter::within(Spool::new(dir.path()), Arc::default(), MEMORY);
         for n in 0..400_u16 {
             let entry = SortedVersion {
                 revision: i64::from(n * 7 % 401),
@@ -346,7 +363,7 @@ mod tests {
     #[test]
     fn similar_values_take_little_space_until_they_are_sorted() {
         let dir = tempfile::tempdir().unwrap();
-        let mut sorter = VersionSorter::within(Spool::new(dir.path()), 100_000);
+        let mut sorter = VersionSorter::within(Spool::new(dir.path()), Arc::default(), 100_000);
         for revision in (0..1_000).rev() {
             let entry = SortedVersion {
                 revision,

@@ -64,6 +64,16 @@ impl TableCounts {
         self.bytes > self.last.bytes
     }
 
+    /// Returns the bytes of rows that are deleted and not removed yet, about, with deletions that are in no table: each is of one row, and
+    /// all rows are taken to be of the same length.
+    pub(super) fn deleted_bytes(&self, unwritten: u64) -> u64 {
+        let written = self.deleted + self.last.deleted;
+        let rows = self.rows.saturating_sub(written).max(1);
+        let deleted = (written + unwritten).min(rows);
+        let bytes = u128::from(self.bytes) * u128::from(deleted) / u128::from(rows);
+        u64::try_from(bytes).unwrap_or(self.bytes)
+    }
+
     /// Returns true if so much of the tables is dead that it is worth to write all of them again, where `in_use` bytes of rows are not.
     /// Rows that compress well take less than those: what is dead among them is not seen here.
     pub(super) fn are_dead(&self, in_use: u64) -> bool {
@@ -101,6 +111,27 @@ impl Levels {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deletion_is_of_a_row_as_long_as_the_others() {
+        let deleted_bytes = |rows, deleted, last, unwritten| {
+            let counts = TableCounts {
+                rows,
+                deleted,
+                bytes: 1_000,
+                last: LastLevelCounts {
+                    deleted: last,
+                    ..LastLevelCounts::default()
+                },
+            };
+            counts.deleted_bytes(unwritten)
+        };
+        assert_eq!(deleted_bytes(100, 0, 0, 0), 0);
+        assert_eq!(deleted_bytes(125, 20, 5, 0), 250);
+        assert_eq!(deleted_bytes(100, 0, 0, 50), 500);
+        assert_eq!(deleted_bytes(100, 60, 0, u64::MAX / 2), 1_000, "there is no more");
+        assert_eq!(deleted_bytes(0, 0, 0, 0), 0);
+    }
 
     #[test]
     fn tables_are_written_again_once_an_eighth_of_them_is_dead() {

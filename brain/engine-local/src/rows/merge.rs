@@ -236,6 +236,12 @@ impl Merger {
         TableCounts::of(&self.work.tree).is_last_much_deleted() && !self.work.are_views_younger()
     }
 
+    /// Returns the bytes of tables that deleted rows occupy, about.
+    pub(super) fn deleted_bytes(&self) -> u64 {
+        let unwritten = self.work.unwritten_deletions.load(Ordering::Acquire);
+        TableCounts::of(&self.work.tree).deleted_bytes(unwritten)
+    }
+
     /// Records the bytes of the rows that are not dead: tables that occupy many more are merged.
     pub(super) fn set_in_use(&self, bytes: u64) {
         self.work.in_use.store(bytes, Ordering::Release);

@@ -137,6 +137,10 @@ impl Rows for MemRows {
         std::future::pending().await
     }
 
+    fn in_use(&self) -> Option<u64> {
+        None
+    }
+
     fn is_reclaiming(&self) -> bool {
         false
     }

@@ -9,8 +9,8 @@ use zstd::zstd_safe::{CDict, DDict, get_dict_id};
 
 use super::{LEVEL, compress_with, decompress_with};
 
-/// Shorter content is not worth it, even with a dictionary.
-const MIN_BYTES: usize = 256;
+/// Shorter content is not worth it, even with a dictionary: it is mostly numbers and names, which differ.
+pub const MIN_BYTES_WITH_DICTIONARY: usize = 256;
 
 /// Sizes of dictionaries that are tried, in bytes. Few samples fill no long one.
 const SIZES: [usize; 2] = [32 << 10, 64 << 10];
@@ -67,7 +67,7 @@ impl Dictionary {
     pub fn compress(&self, content: &[u8]) -> Option<Bytes> {
         let made = || CDict::try_create(&self.content, LEVEL);
         let dictionary = self.compressing.get_or_init(made).as_ref()?;
-        compress_with(content, MIN_BYTES, |context, frame| {
+        compress_with(content, MIN_BYTES_WITH_DICTIONARY, |context, frame| {
             context.compress_using_cdict(frame, content, dictionary)
         })
     }
@@ -127,7 +127,7 @@ mod tests {
             assert_eq!(content_size(&frame), u32::try_from(object.len()).ok());
             assert_eq!(dictionary.decompress(&frame), Some(object.clone()));
             assert_eq!(decompress(&frame), None, "without its dictionary");
-            assert_eq!(dictionary.compress(&object[..MIN_BYTES - 1]), None);
+            assert_eq!(dictionary.compress(&object[..MIN_BYTES_WITH_DICTIONARY - 1]), None);
         }
     }
 
