@@ -233,8 +233,8 @@ async fn stored_formats_of_all_versions_are_read_back_whole() {
 /// Compacted is what is older.
 const COMPACTED_REVISION: i64 = 8;
 
-/// Rows in tables of two starts, values with a dictionary, a tail of the log that is not in rows, three epochs, a compaction, tombstones, keys with odd bytes
-/// and leases.
+/// Rows in tables of two starts, values with a dictionary, a tail of the log that is not in rows, three epochs, a compaction, tombstones,
+/// keys with odd bytes and leases.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "writes brain/tests/fixtures: see the README there"]
 async fn write_the_fixture_of_the_format_that_is_written_now() {

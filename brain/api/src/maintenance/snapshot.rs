@@ -53,8 +53,8 @@ impl SnapshotSender {
         }
     }
 
-    /// Writes the state of a store that occupies `size` bytes as it is now, and returns its revision and a stream of it. Fails if too many clients take snapshots,
-    /// if there is no space, or if the store cannot be read.
+    /// Writes the state of a store that occupies `size` bytes as it is now, and returns its revision and a stream of it. Fails if too many
+    /// clients take snapshots, if there is no space, or if the store cannot be read.
     pub(super) async fn open(
         &self,
         store: &ApiContext,

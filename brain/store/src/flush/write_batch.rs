@@ -21,7 +21,7 @@ pub(super) struct WriteBatch {
     pub(super) changes: Vec<RowChange>,
     bytes: usize,
     pub(super) most: rows::StepSize,
-    /// What long values are compressed with, if they are.
+    /// Long values are compressed with these, if they are.
     dictionaries: Option<Arc<Dictionaries>>,
     /// Rows when the current piece was begun, and bytes of its values since then, not compressed.
     piece_rows: usize,
