@@ -28,6 +28,9 @@ const IMPORTING_NEW_FILE: &str = "IMPORTING.new";
 /// The copy of another store that a directory holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirImport {
+    /// The newest format of log and rows that its files may have; 0 if an earlier version began the copy.
+    #[serde(default)]
+    pub format: u32,
     /// The id of the cluster that is copied.
     pub source: u64,
     /// The cluster's id that the store gets.
@@ -304,6 +307,7 @@ mod tests {
         let target = RestoringDir::begin(temp.path()).unwrap();
         fill(&target);
         let importing = DirImport {
+            format: DIR_FORMAT,
             source: u64::MAX,
             cluster_id: 1,
             member_id: 2,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use brain::data_dir::DIR_FORMAT;
 use cluster::prefix_owner;
 use etcd_types::pb::mvccpb;
 use mock_tikv::{Action, Fault, Rpc};
@@ -280,6 +281,16 @@ async fn interrupted_copy_is_not_served_and_goes_on() {
         "{said}"
     );
     other.stop().await;
+
+    // Nor does an earlier version continue what a later one has written.
+    let file = path("copy").join("IMPORTING");
+    let begun = std::fs::read_to_string(&file).unwrap();
+    let format = format!("\"format\":{DIR_FORMAT}");
+    assert!(begun.contains(&format), "{begun}");
+    std::fs::write(&file, begun.replace(&format, &format!("\"format\":{}", DIR_FORMAT + 1))).unwrap();
+    let (code, said) = begin(&source.url, &path("copy"), &[]).ended().await;
+    assert!(code == Some(1) && said.contains("a newer kubebrain began"), "{said}");
+    std::fs::write(&file, begun).unwrap();
 
     let half = write(&channel, 120).await;
     compact(&channel, half / 4).await;

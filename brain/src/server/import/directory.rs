@@ -71,6 +71,18 @@ async fn resume(
         importing.source,
         source.cluster_id()
     );
+    ensure!(
+        importing.format <= data_dir::DIR_FORMAT,
+        "data directory {} holds a copy that a newer kubebrain began, in format {}: run that one, or --restart deletes the copy",
+        path.display(),
+        importing.format
+    );
+    // Earlier versions do not read what is written from now on.
+    let importing = DirImport {
+        format: data_dir::DIR_FORMAT,
+        ..importing
+    };
+    target.set_importing(&importing)?;
     info!(data_dir = %path.display(), "continuing a copy");
     let metrics = Arc::new(Metrics::new(false));
     let log = Some(LogId(importing.log));
@@ -122,6 +134,7 @@ async fn fill(config: &Config, source: &mut Source, target: &RestoringDir) -> an
     let metrics = Arc::new(Metrics::new(false));
     let engine = embedded::open(config, path, None, None, &metrics).await?;
     let importing = DirImport {
+        format: data_dir::DIR_FORMAT,
         source: source.cluster_id(),
         cluster_id: rand::random(),
         member_id: rand::random(),
