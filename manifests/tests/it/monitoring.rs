@@ -166,9 +166,11 @@ fn panels_select_metrics_and_labels_that_exist() {
     let mut expressions = 0;
     for target in targets {
         let expression = target["expr"].as_str().unwrap();
-        let is_of_archive = expression.contains("kubebrain_archive_");
-        let job = if is_of_archive {
+        let is_of = |prefixes: &[&str]| prefixes.iter().any(|prefix| expression.contains(prefix));
+        let job = if is_of(&["kubebrain_archive_"]) {
             r#"job="$archive""#
+        } else if is_of(&["kubebrain_backup_schedule_", "kubebrain_cluster_condition"]) {
+            r#"job="$operator""#
         } else {
             r#"job="$job""#
         };
@@ -227,7 +229,7 @@ fn panels_ask_the_data_source_of_the_dashboard() {
         .iter()
         .map(|variable| variable["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["datasource", "job", "archive"]);
+    assert_eq!(names, ["datasource", "job", "archive", "operator"]);
     let source = json!({"type": "prometheus", "uid": "${datasource}"});
     for variable in &variables[1..] {
         assert_eq!(variable["datasource"], source);
