@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kube::core::DynamicObject;
+use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -34,8 +35,26 @@ impl LastApply {
     }
 }
 
+/// An apply that left the live object as it was, although the two are written differently: the API server omits empty texts, and writes
+/// quantities in its own way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnchangedApply {
+    rendered: Digest,
+    live: Digest,
+}
+
+impl UnchangedApply {
+    /// Returns the apply of `rendered` over `live`.
+    pub fn of(rendered: &Value, live: &impl Serialize) -> Option<Self> {
+        Some(Self {
+            rendered: digest(rendered),
+            live: content(live)?,
+        })
+    }
+}
+
 /// Returns the digest of an object without its status and without the counters of the API server.
-pub fn content(live: &DynamicObject) -> Option<Digest> {
+pub fn content(live: &impl Serialize) -> Option<Digest> {
     let mut value = serde_json::to_value(live).ok()?;
     value.as_object_mut()?.remove("status");
     let metadata = value.get_mut("metadata")?.as_object_mut()?;

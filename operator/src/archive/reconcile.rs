@@ -12,6 +12,7 @@ use plan::archive::{self, ArchiveReport, ArchiveState, ObservedArchive};
 use plan::backup::BackupTarget;
 use plan::backup::references::{self, NamedKind};
 use plan::event::ClusterEvent;
+use plan::last_apply::UnchangedApply;
 use plan::member::BrainRefusal;
 use plan::names::{self, ARCHIVE, MANAGER};
 use plan::objects::ObjectKind;
@@ -89,7 +90,10 @@ async fn advance(
     }
     let rendered = archive::deployment(cluster, wanted, &context.settings)?;
     let is_applied = match own {
-        Some(live) => archive::is_applied(&rendered, live)?,
+        Some(live) => {
+            let apply = UnchangedApply::of(&rendered, live);
+            archive::is_applied(&rendered, live)? || context.backups.is_unchanged_by(cluster, apply.as_ref())
+        }
         None => false,
     };
     // Without pods nothing is needed, and a pod that runs must be able to end.
@@ -220,6 +224,7 @@ async fn apply(
     (all, own): (&Api<Deployment>, Option<&Deployment>),
     mut rendered: Value,
 ) -> Result<(), PassError> {
+    let apply = own.and_then(|live| UnchangedApply::of(&rendered, live));
     let mut params = PatchParams::apply(MANAGER);
     if let Some(live) = own {
         rendered["metadata"]["uid"] = json!(live.uid());
@@ -232,7 +237,7 @@ async fn apply(
     match own {
         None => publish(context, cluster, "Created", "created").await,
         Some(live) if version(live) != version(&applied) => publish(context, cluster, "Updated", "updated").await,
-        Some(_) => {}
+        Some(_) => context.backups.left_unchanged(cluster, apply),
     }
     Ok(())
 }

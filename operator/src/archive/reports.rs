@@ -10,6 +10,7 @@ use kube::ResourceExt as _;
 use kube::runtime::reflector::{ObjectRef, Store};
 use plan::archive::{ArchivePosition, ObservedArchive, concerns, is_news};
 use plan::backup::completed;
+use plan::last_apply::UnchangedApply;
 use tokio::time::Instant;
 
 use crate::work_queue::WorkQueue;
@@ -36,6 +37,8 @@ struct KnownBackups {
     /// The time when a pass over the cluster was last asked for.
     asked: Option<Instant>,
     last_backup: Option<LastBackup>,
+    /// The last apply of the Deployment, if it changed nothing.
+    unchanged: Option<UnchangedApply>,
 }
 
 impl BackupReports {
@@ -115,6 +118,20 @@ impl BackupReports {
     /// Returns the newest backup of a cluster that was complete.
     pub(crate) fn last_backup(&self, cluster: &KubeBrainCluster) -> Option<LastBackup> {
         self.lock().get(&ObjectRef::from_obj(cluster))?.last_backup.clone()
+    }
+
+    /// Records an apply of the Deployment of an archive that changed nothing.
+    pub(crate) fn left_unchanged(&self, cluster: &KubeBrainCluster, apply: Option<UnchangedApply>) {
+        self.with(&ObjectRef::from_obj(cluster), |known| known.unchanged = apply);
+    }
+
+    /// Returns true if this apply of the Deployment of an archive is known to change nothing.
+    pub(crate) fn is_unchanged_by(&self, cluster: &KubeBrainCluster, apply: Option<&UnchangedApply>) -> bool {
+        let known = self.lock();
+        let last = known
+            .get(&ObjectRef::from_obj(cluster))
+            .and_then(|known| known.unchanged.as_ref());
+        last.is_some() && last == apply
     }
 
     /// Returns the last known position of an archive: that of the last pass, or that in the status.

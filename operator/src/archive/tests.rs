@@ -228,6 +228,51 @@ async fn deployment_follows_the_spec() {
     assert!(asked.is_empty(), "{asked:?}");
 }
 
+/// Writes a Deployment as a real API server does: it omits empty texts, and writes quantities in its own way.
+fn as_the_api_server_writes(path: &str, object: &mut Value) {
+    if path != DEPLOYMENT {
+        return;
+    }
+    let pod = &mut object["spec"]["template"]["spec"];
+    for toleration in pod["tolerations"].as_array_mut().into_iter().flatten() {
+        toleration.as_object_mut().unwrap().retain(|_, value| *value != "");
+    }
+    let cpu = &mut pod["containers"][0]["resources"]["requests"]["cpu"];
+    if *cpu == "1e0" {
+        *cpu = json!("1");
+    }
+}
+
+#[tokio::test]
+async fn deployment_that_the_api_server_writes_differently_is_not_applied_again() {
+    let api = server(FakeApi::new().admitting(as_the_api_server_writes), |spec| {
+        spec["backup"]["archive"]["pod"] = json!({
+            "tolerations": [{"key": "", "operator": "Exists", "effect": ""}],
+            "resources": {"requests": {"cpu": "1e0"}},
+        });
+    });
+    let rig = Rig::new(api).await;
+    for _ in 0..3 {
+        pass(&rig).await;
+    }
+    let written = rig.api.get(DEPLOYMENT).unwrap();
+    let pod = &written["spec"]["template"]["spec"];
+    assert_eq!(pod["tolerations"], json!([{"operator": "Exists"}]));
+    assert_eq!(pod["containers"][0]["resources"]["requests"]["cpu"], "1");
+    rig.api.forget_requests();
+    pass(&rig).await;
+    let applied = |api: &FakeApi| api.writes().iter().filter(|write| write.path == DEPLOYMENT).count();
+    assert_eq!(applied(&rig.api), 0, "{:?}", rig.api.writes());
+
+    // Changes by another client are still reverted.
+    let mut changed = written.clone();
+    changed["spec"]["template"]["spec"]["tolerations"] = json!([]);
+    rig.api.put(DEPLOYMENT, changed);
+    pass(&rig).await;
+    assert_eq!(applied(&rig.api), 1, "{:?}", rig.api.writes());
+    assert_eq!(rig.api.get(DEPLOYMENT).unwrap()["spec"], written["spec"]);
+}
+
 #[tokio::test]
 async fn archive_waits_for_a_leader_and_for_what_the_spec_names() {
     let api = server(FakeApi::new(), |spec| {
