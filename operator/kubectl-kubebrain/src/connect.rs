@@ -1,18 +1,21 @@
 //! Connects to the API server as kubectl does, and explains its refusals to the user.
 
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
 use crds::KubeBrainCluster;
+use k8s_openapi::NamespaceResourceScope;
 use kube::api::{Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// Field manager of the plugin's writes.
-const FIELD_MANAGER: &str = "kubectl-kubebrain";
+pub(super) const FIELD_MANAGER: &str = "kubectl-kubebrain";
 /// Timeout for a connection to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -82,15 +85,31 @@ impl TargetNamespace {
         Ok(Self { client, namespace })
     }
 
-    pub(super) fn clusters(&self) -> Api<KubeBrainCluster> {
+    pub(super) fn all<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(super) fn clusters(&self) -> Api<KubeBrainCluster> {
+        self.all()
     }
 
     /// # Errors
     /// The cluster does not exist, or the API server refused or did not answer.
     pub(super) async fn get(&self, name: &str) -> anyhow::Result<KubeBrainCluster> {
-        let answer = self.clusters().get(name).await;
-        answer.map_err(|error| self.explain(error, "get", &format!("KubeBrainCluster {name}")))
+        self.read(name).await
+    }
+
+    /// # Errors
+    /// The object does not exist, or the API server refused or did not answer.
+    pub(super) async fn read<K>(&self, name: &str) -> anyhow::Result<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let answer = self.all::<K>().get(name).await;
+        answer.map_err(|error| self.explain(error, "get", &format!("{} {name}", K::kind(&()))))
     }
 
     /// Applies a merge patch to the cluster. A patch with a resource version fails if the cluster has been written since.

@@ -1,7 +1,7 @@
 //! `kubectl kubebrain`: queries about a cluster and requests to its operator.
 //!
 //! It talks only to the API server, with the rights of its user. It changes nothing else itself: a request is an annotation or a field of
-//! the cluster, which the operator acts on. It plans with the operator's own planner, the crate `plan`, and must never depend on the
+//! the cluster, or a backup, which the operator acts on. It plans with the operator's own planner, the crate `plan`, and must never depend on the
 //! operator itself.
 
 use std::io::Write;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 
+mod backup;
 mod connect;
 mod list;
 mod members;
@@ -22,6 +23,7 @@ mod status;
 mod table;
 #[cfg(test)]
 mod tests;
+mod wait;
 
 use connect::{ConnectionOptions, TargetNamespace};
 
@@ -129,6 +131,11 @@ enum Command {
     Resume {
         /// Name of the KubeBrainCluster
         name: String,
+    },
+    /// Make and list backups
+    Backup {
+        #[command(subcommand)]
+        command: backup::BackupCommand,
     },
     /// Wait for a condition
     Wait {
@@ -252,6 +259,7 @@ async fn execute(target: &TargetNamespace, command: Command, out: &mut impl Writ
         Command::RotateCa { name, yes } => requests::rotate_ca(target, &name, yes, out).await?,
         Command::Pause { name } => requests::pause(target, &name, true, out).await?,
         Command::Resume { name } => requests::pause(target, &name, false, out).await?,
+        Command::Backup { command } => Box::pin(backup::execute(target, command, out)).await?,
         Command::Wait {
             what: AwaitedState::Rollout { name, timeout },
         } => rollout::until_complete(target, &name, timeout, out).await?,

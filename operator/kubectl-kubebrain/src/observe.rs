@@ -61,16 +61,7 @@ pub(super) async fn observe(
     let external = is_external(cluster);
     let labelled = format!("{CLUSTER}={}", names.cluster);
     observed.claims = list::<PersistentVolumeClaim>(target, "persistentvolumeclaims", &labelled).await?;
-    observed.pods = if external {
-        let selector = cluster.spec.workload.selector.clone().unwrap_or_default();
-        match Selector::try_from(selector) {
-            Ok(selector) if !selector.selects_all() => list::<Pod>(target, "pods", &selector.to_string()).await?,
-            _ => Vec::new(),
-        }
-    } else {
-        list::<Pod>(target, "pods", &labelled).await?
-    };
-    observed.pods.sort_by_key(ResourceExt::name_any);
+    observed.pods = pods(target, cluster).await?;
     let given = given_secrets(&target.client, cluster).await;
     observed.given_secrets = given.map_err(|error| target.explain(error, "get", "the Secrets that the spec names"))?;
     let uid = cluster.uid().unwrap_or_default();
@@ -79,6 +70,24 @@ pub(super) async fn observe(
         ownership::keep_own(&mut observed, names, &uid);
     }
     Ok(observed)
+}
+
+/// Returns the pods with the cluster's label, or those that an external workload selects, in the order of their names.
+///
+/// # Errors
+/// The API server refused or did not answer.
+pub(super) async fn pods(target: &TargetNamespace, cluster: &KubeBrainCluster) -> anyhow::Result<Vec<Pod>> {
+    let mut pods = if is_external(cluster) {
+        let selector = cluster.spec.workload.selector.clone().unwrap_or_default();
+        match Selector::try_from(selector) {
+            Ok(selector) if !selector.selects_all() => list::<Pod>(target, "pods", &selector.to_string()).await?,
+            _ => Vec::new(),
+        }
+    } else {
+        list::<Pod>(target, "pods", &format!("{CLUSTER}={}", cluster.name_any())).await?
+    };
+    pods.sort_by_key(ResourceExt::name_any);
+    Ok(pods)
 }
 
 /// Returns objects with the operator's label, of every kind that it creates.
@@ -130,7 +139,7 @@ fn is_wanted(kind: ObjectKind, cluster: &KubeBrainCluster) -> bool {
     }
 }
 
-async fn list<K>(target: &TargetNamespace, plural: &str, labels: &str) -> anyhow::Result<Vec<K>>
+pub(super) async fn list<K>(target: &TargetNamespace, plural: &str, labels: &str) -> anyhow::Result<Vec<K>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {

@@ -1,34 +1,21 @@
-//! Waits for the operator with a watch of the cluster, and prints one line per change of the state.
+//! Waits for the operator, as it acts on a cluster.
 
 use std::io::Write;
-use std::pin::pin;
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watch_object};
 use tokio::time::Instant;
 
 use super::connect::TargetNamespace;
 use super::requests::leader;
+use super::wait::{ConditionState, watch};
 use crds::wishes::{AHEAD, RESTART, Successor};
 
 /// Time until the status must name another leader after the operator has handled the request.
 const NEW_LEADER_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// State of the condition that is waited for.
-enum ConditionState {
-    /// It is not reached yet; the text describes the state.
-    NotYet(String),
-    /// It is reached; the text describes the result.
-    Done(String),
-    /// It will not be reached.
-    Failed(String),
-}
 
 /// Waits until the newest spec and the newest restart request are completely rolled out.
 ///
@@ -142,50 +129,6 @@ fn handled_restart(cluster: &KubeBrainCluster) -> Option<Timestamp> {
 /// Returns true if the operator ignores this time.
 fn lies_ahead(at: Timestamp) -> bool {
     at > Timestamp::now() + AHEAD
-}
-
-/// Prints changes until `judge` reports that the condition is reached.
-async fn watch(
-    target: &TargetNamespace,
-    name: &str,
-    deadline: Instant,
-    out: &mut impl Write,
-    judge: impl Fn(&KubeBrainCluster) -> ConditionState,
-) -> anyhow::Result<()> {
-    // The first request shows why the cluster cannot be read; a watch would retry endlessly.
-    target.get(name).await?;
-    let mut changes = pin!(watch_object(target.clusters(), name).default_backoff());
-    let mut said = String::new();
-    loop {
-        let Ok(change) = tokio::time::timeout_at(deadline, changes.next()).await else {
-            anyhow::bail!("timed out waiting for {name}: {said}");
-        };
-        let seen = match change {
-            Some(Ok(Some(cluster))) if cluster.name_any() == name => judge(&cluster),
-            Some(Ok(Some(_))) => continue,
-            Some(Ok(None)) | None => anyhow::bail!("KubeBrainCluster {name} was deleted"),
-            Some(Err(watcher::Error::InitialListFailed(error))) if is_refusal(&error) => {
-                return Err(target.explain(error, "list and watch", &format!("KubeBrainCluster {name}")));
-            }
-            Some(Err(error)) => ConditionState::NotYet(format!("the API server does not answer: {error}")),
-        };
-        match seen {
-            ConditionState::Done(how) => {
-                writeln!(out, "{how}")?;
-                return Ok(());
-            }
-            ConditionState::Failed(why) => anyhow::bail!("{why}"),
-            ConditionState::NotYet(what) if what == said => {}
-            ConditionState::NotYet(what) => {
-                writeln!(out, "{what}")?;
-                said = what;
-            }
-        }
-    }
-}
-
-fn is_refusal(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if [401, 403, 404].contains(&status.code))
 }
 
 fn condition<'a>(cluster: &'a KubeBrainCluster, type_: &str) -> Option<&'a Condition> {

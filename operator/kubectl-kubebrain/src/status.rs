@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::connect::TargetNamespace;
 use super::members::{self, MemberAnswers};
-use super::table::{cell_of, table};
+use super::table::{age, cell_of, table};
 
 /// The output of `status`.
 #[derive(Debug, Serialize)]
@@ -281,17 +281,6 @@ fn certificate(certificate: &CertificateStatus, now: Timestamp) -> [String; 4] {
         left.map(age).unwrap_or_default(),
         at(&certificate.renewal_time),
     ]
-}
-
-/// Formats seconds in the largest unit that they fill, as kubectl does.
-fn age(seconds: i64) -> String {
-    match seconds {
-        ..=0 => "ended".to_owned(),
-        1..120 => format!("{seconds}s"),
-        120..7200 => format!("{}m", seconds / 60),
-        7200..172_800 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
-    }
 }
 
 fn condition(condition: &Condition) -> [String; 4] {

@@ -30,3 +30,14 @@ pub(super) fn cell_of(text: &str) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if clean.is_empty() { "-".to_owned() } else { clean }
 }
+
+/// Formats seconds in the largest unit that they fill, as kubectl does.
+pub(super) fn age(seconds: i64) -> String {
+    match seconds {
+        ..=0 => "ended".to_owned(),
+        1..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::members::MemberAnswers;
 
-fn target(api: &FakeApi) -> TargetNamespace {
+pub(crate) fn target(api: &FakeApi) -> TargetNamespace {
     TargetNamespace {
         client: api.client(),
         namespace: "brains".to_owned(),
@@ -18,13 +18,13 @@ fn target(api: &FakeApi) -> TargetNamespace {
 }
 
 /// A server with this cluster and nothing else.
-fn serving(api: FakeApi, cluster: &Value) -> FakeApi {
+pub(crate) fn serving(api: FakeApi, cluster: &Value) -> FakeApi {
     api.put(&format!("{CLUSTERS}/dev"), cluster.clone());
     api
 }
 
 /// Three members on TiKV in the middle of an upgrade.
-fn three() -> Value {
+pub(crate) fn three() -> Value {
     let member = |number: u32, role: &str, version: &str| {
         json!({
             "name": format!("dev-{number}"), "memberID": format!("{:x}", number + 1), "role": role, "ready": role != "Unknown",
@@ -89,7 +89,7 @@ fn said() -> MemberAnswers {
     }
 }
 
-async fn says(api: &FakeApi, command: Command) -> Result<String, String> {
+pub(crate) async fn says(api: &FakeApi, command: Command) -> Result<String, String> {
     let mut out = Vec::new();
     let done = Box::pin(execute(&target(api), command, &mut out)).await;
     let text = String::from_utf8(out).unwrap();

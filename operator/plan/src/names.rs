@@ -33,6 +33,9 @@ pub const BACKUP: &str = "kubebrain.io/backup";
 /// Label of the backups of a schedule, with its name.
 pub const SCHEDULE: &str = "kubebrain.io/schedule";
 
+/// Label of a backup that a user asked for, although it may have the template of a schedule. No retention deletes it.
+pub const MANUAL: &str = "kubebrain.io/manual";
+
 /// Label of the Deployment and the pod of an archive, with the name of the cluster.
 pub const ARCHIVE: &str = "kubebrain.io/archive";
 

@@ -1,0 +1,81 @@
+//! `backup`: backups of clusters, made now or by schedules.
+
+use std::io::Write;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use k8s_openapi::jiff::Timestamp;
+
+use super::connect::TargetNamespace;
+use super::{OutputFormat, json};
+
+mod list;
+mod now;
+#[cfg(test)]
+mod tests;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum BackupCommand {
+    /// Make a backup of a cluster
+    ///
+    /// Creates a KubeBrainBackup with the destination, the encryption and the user of the cluster's spec.backup, or of a schedule's template.
+    /// It has the label kubebrain.io/manual and does not count as a backup of the schedule: no retention deletes it, and the deletion policy
+    /// is Keep unless the template has another one.
+    ///
+    /// Requires the right to create backups, and to get clusters, or schedules with --from-schedule. --wait also requires the right to list and
+    /// watch backups. A user with the right to create backups can store all keys of the cluster elsewhere.
+    Now(BackupOptions),
+    /// List backups and schedules
+    ///
+    /// Requires the right to list backups; without the right to list schedules, only backups are shown.
+    List {
+        /// Name of the KubeBrainCluster; the backups of all are listed if not given
+        cluster: Option<String>,
+        /// Output format
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
+}
+
+/// The backup that `backup now` makes.
+#[derive(Debug, Args)]
+pub(super) struct BackupOptions {
+    /// Name of the KubeBrainCluster
+    pub(super) cluster: String,
+    /// Name of the KubeBrainBackup; default: the name of the cluster and the time
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    /// KubeBrainBackupSchedule whose template is used instead of spec.backup
+    #[arg(long, value_name = "SCHEDULE")]
+    pub(super) from_schedule: Option<String>,
+    /// Wait until the backup is complete; the exit code is 1 if it fails
+    #[arg(long)]
+    pub(super) wait: bool,
+    /// Maximum time to wait
+    #[arg(long, default_value = "1h", value_parser = super::duration, requires = "wait")]
+    pub(super) timeout: Duration,
+}
+
+/// Runs one command and writes its output to `out`.
+pub(super) async fn execute(
+    target: &TargetNamespace,
+    command: BackupCommand,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    match command {
+        BackupCommand::Now(options) => {
+            let name = now::create(target, &options, Timestamp::now(), out).await?;
+            if options.wait {
+                now::until_complete(target, &name, options.timeout, out).await?;
+            }
+        }
+        BackupCommand::List { cluster, output } => {
+            let list = list::view(target, cluster.as_deref()).await?;
+            match output {
+                OutputFormat::Table => write!(out, "{}", list.table(Timestamp::now()))?,
+                OutputFormat::Json => json(out, &list)?,
+            }
+        }
+    }
+    Ok(())
+}
