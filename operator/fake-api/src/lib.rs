@@ -72,6 +72,8 @@ pub enum ScriptedReply {
     Pass,
     /// Answers with code and body.
     With(u16, Value),
+    /// Answers with a text, as for logs.
+    Text(String),
     /// Never answers.
     Never,
     /// Passes the request to the server after a notification.
@@ -311,6 +313,7 @@ impl FakeApi {
         match (self.script)(&asked) {
             ScriptedReply::Pass => {}
             ScriptedReply::With(code, value) => return reply(code, &value),
+            ScriptedReply::Text(text) => return text_reply(200, text),
             ScriptedReply::Never => return std::future::pending().await,
             ScriptedReply::After(released) => released.notified().await,
         }
@@ -376,7 +379,11 @@ fn strip(object: &mut Value) {
 }
 
 fn reply(code: u16, value: &Value) -> Result<Response<AnswerBody>, BoxError> {
-    let body = Full::new(Bytes::from(value.to_string())).map_err(|never| match never {});
+    text_reply(code, value.to_string())
+}
+
+fn text_reply(code: u16, text: String) -> Result<Response<AnswerBody>, BoxError> {
+    let body = Full::new(Bytes::from(text)).map_err(|never| match never {});
     Ok(Response::builder().status(code).body(body.boxed_unsync())?)
 }
 

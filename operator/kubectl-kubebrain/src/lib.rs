@@ -14,8 +14,10 @@ use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 mod backup;
 mod connect;
 mod list;
+mod logs;
 mod members;
 mod observe;
+mod pods;
 mod report;
 mod requests;
 mod rollout;
@@ -137,6 +139,13 @@ enum Command {
         #[command(subcommand)]
         command: backup::BackupCommand,
     },
+    /// Print the logs of a cluster's members, merged, each line after the name of its pod
+    ///
+    /// The exit code is 1 if a log could not be read.
+    ///
+    /// Requires the right to get clusters, to list pods and to get pods/log. With --all, it also requires the right to list backups, and the
+    /// rights to pods in the namespace of the operator, whose logs are about all of its clusters.
+    Logs(logs::LogOptions),
     /// Wait for a condition
     Wait {
         #[command(subcommand)]
@@ -260,6 +269,7 @@ async fn execute(target: &TargetNamespace, command: Command, out: &mut impl Writ
         Command::Pause { name } => requests::pause(target, &name, true, out).await?,
         Command::Resume { name } => requests::pause(target, &name, false, out).await?,
         Command::Backup { command } => Box::pin(backup::execute(target, command, out)).await?,
+        Command::Logs(options) => Box::pin(logs::print(target, &options, out)).await?,
         Command::Wait {
             what: AwaitedState::Rollout { name, timeout },
         } => rollout::until_complete(target, &name, timeout, out).await?,
