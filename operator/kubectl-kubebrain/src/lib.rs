@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 mod backup;
+mod bundle;
 mod connect;
 mod list;
 mod logs;
@@ -146,6 +147,17 @@ enum Command {
     /// Requires the right to get clusters, to list pods and to get pods/log. With --all, it also requires the right to list backups, and the
     /// rights to pods in the namespace of the operator, whose logs are about all of its clusters.
     Logs(logs::LogOptions),
+    /// Write a file about a cluster for those who help with it
+    ///
+    /// The file has the cluster, its backups and schedules, the objects that the operator owns and how it would write them, pods, claims, Events,
+    /// versions, the plan, metrics, and logs of members, helpers and the operator. It has no values of the store, and of Secrets and ConfigMaps
+    /// only the names of keys. Variables, arguments of other containers, annotations of other tools, and values of the namespace's Secrets
+    /// are replaced by REDACTED wherever they occur. Names of objects and hosts remain, and keys of slow requests in logs: look through it
+    /// before you pass it on.
+    ///
+    /// Requires the right to get clusters. Other parts that the user may not read are missing, and index.txt in the file says so. For all of
+    /// it, the rights of plan and of logs --all are required, and those to list Secrets, Jobs, Deployments and Events.
+    SupportBundle(bundle::BundleOptions),
     /// Wait for a condition
     Wait {
         #[command(subcommand)]
@@ -270,6 +282,7 @@ async fn execute(target: &TargetNamespace, command: Command, out: &mut impl Writ
         Command::Resume { name } => requests::pause(target, &name, false, out).await?,
         Command::Backup { command } => Box::pin(backup::execute(target, command, out)).await?,
         Command::Logs(options) => Box::pin(logs::print(target, &options, out)).await?,
+        Command::SupportBundle(options) => Box::pin(bundle::write(target, &options, out)).await?,
         Command::Wait {
             what: AwaitedState::Rollout { name, timeout },
         } => rollout::until_complete(target, &name, timeout, out).await?,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use crds::cluster::status::{KubeBrainClusterStatus, MemberRole, MemberStatus};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
@@ -40,26 +41,46 @@ pub(super) async fn ask(target: &TargetNamespace, pods: &[String]) -> MemberAnsw
             Ok(answer) => drop(members.answers.insert(pod, Ok(answer))),
             Err(AskError::Failed(why)) => drop(members.answers.insert(pod, Err(why))),
             Err(AskError::Forbidden) => {
-                members.not_asked = Some(format!(
-                    "no permission to get pods/proxy in namespace {}",
-                    target.namespace
-                ));
+                members.not_asked = Some(AskError::Forbidden.message(&target.namespace));
             }
         }
     }
     members
 }
 
-enum AskError {
+pub(super) enum AskError {
     /// The user lacks the right.
     Forbidden,
     Failed(String),
 }
 
+impl AskError {
+    pub(super) fn message(self, namespace: &str) -> String {
+        match self {
+            Self::Forbidden => format!("no permission to get pods/proxy in namespace {namespace}"),
+            Self::Failed(why) => why,
+        }
+    }
+}
+
 async fn ask_one(target: &TargetNamespace, pod: &str) -> Result<MemberAnswer, AskError> {
+    let (of, page) = ((pod, METRICS_PORT), ("member", MAX_ANSWER_BYTES));
+    let answer = page_of(target, &target.namespace, of, page).await?;
+    MemberAnswer::parse(&answer).map_err(AskError::Failed)
+}
+
+/// Reads a page of a pod, of at most this number of bytes, through the API server.
+///
+/// # Errors
+/// The user lacks the right, or the pod did not answer.
+pub(super) async fn page_of(
+    target: &TargetNamespace,
+    namespace: &str,
+    (pod, port): (&str, i32),
+    (page, max_bytes): (&str, usize),
+) -> Result<Bytes, AskError> {
     let failed = |why: String| AskError::Failed(why);
-    let namespace = &target.namespace;
-    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{METRICS_PORT}/proxy/member");
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/{page}");
     let request = Request::get(path).body(Body::empty());
     let request = request.map_err(|error| failed(error.to_string()))?;
     let answer = target.client.send(request).await;
@@ -71,9 +92,9 @@ async fn ask_one(target: &TargetNamespace, pod: &str) -> Result<MemberAnswer, As
     if !status.is_success() {
         return Err(failed(format!("it answered {}", status.as_u16())));
     }
-    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+    let body = Limited::new(answer.into_body(), max_bytes).collect().await;
     let body = body.map_err(|error| failed(format!("its answer cannot be decoded: {error}")))?;
-    MemberAnswer::parse(&body.to_bytes()).map_err(failed)
+    Ok(body.to_bytes())
 }
 
 /// Returns the members from the status: without revisions, formats and the certificates that they use.

@@ -7,7 +7,7 @@ use crds::KubeBrainCluster;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use plan::names::{Names, VERSION};
-use plan::objects::{ObjectKey, ObjectKind};
+use plan::objects::{Object, ObjectKey, ObjectKind, Renderer};
 use plan::observed::Observed;
 use plan::spec::{self, Desired, OperatorSettings};
 use plan::steps::{self, Plan, PlanStep, describe};
@@ -47,11 +47,32 @@ pub(super) struct PassReport {
     pub(super) notes: Vec<String>,
 }
 
+/// A cluster, and what a pass of the operator over it needs to know.
+pub(super) struct PreparedPass {
+    cluster: KubeBrainCluster,
+    names: Names,
+    desired: Desired,
+    observed: Observed,
+}
+
 /// Returns the report on the next pass over the cluster `name`.
 ///
 /// # Errors
 /// The cluster does not exist, or the API server refused or did not answer.
 pub(super) async fn report(target: &TargetNamespace, name: &str, flags: &OperatorFlags) -> anyhow::Result<PassReport> {
+    let mut pass = Box::pin(prepare(target, name, flags)).await?;
+    pass.report(target).await
+}
+
+/// Reads everything but the reports of the members.
+///
+/// # Errors
+/// The cluster does not exist, or the API server refused or did not answer.
+pub(super) async fn prepare(
+    target: &TargetNamespace,
+    name: &str,
+    flags: &OperatorFlags,
+) -> anyhow::Result<PreparedPass> {
     let cluster = target.get(name).await?;
     let mut names = Names {
         cluster: name.to_owned(),
@@ -71,25 +92,60 @@ pub(super) async fn report(target: &TargetNamespace, name: &str, flags: &Operato
         allowed_pod_metadata: Vec::new(),
     };
     let referenced = observe::referenced(target, &cluster).await?;
-    let mut report = PassReport {
-        namespace: names.namespace.clone(),
-        name: name.to_owned(),
-        ..PassReport::default()
-    };
     let desired = spec::desired(&cluster, &settings, referenced.as_ref(), running, Ok(()), observed.now);
     let asked = observe::missing(target, &cluster, &desired, &mut observed).await;
     asked.map_err(|error| target.explain(error, "get", "objects of the cluster"))?;
-    if let Some(refusal) = desired.refusal() {
-        report.waits_for.push(format!(
-            "another spec: the operator refuses this one, {}: {}",
-            refusal.reason, refusal.message
-        ));
+    Ok(PreparedPass {
+        cluster,
+        names,
+        desired,
+        observed,
+    })
+}
+
+impl PreparedPass {
+    /// Queries the members, and returns the report.
+    ///
+    /// # Errors
+    /// An object fails to serialise.
+    pub(super) async fn report(&mut self, target: &TargetNamespace) -> anyhow::Result<PassReport> {
+        let Self {
+            cluster,
+            names,
+            desired,
+            observed,
+        } = self;
+        let mut report = PassReport {
+            namespace: names.namespace.clone(),
+            name: names.cluster.clone(),
+            ..PassReport::default()
+        };
+        if let Some(refusal) = desired.refusal() {
+            report.waits_for.push(format!(
+                "another spec: the operator refuses this one, {}: {}",
+                refusal.reason, refusal.message
+            ));
+        }
+        report.notes.push(members_of(target, cluster, observed).await);
+        report.notes.extend(versions(cluster));
+        let plan = steps::plan(cluster, desired, observed)?;
+        report.fill(desired, &plan);
+        Ok(report)
     }
-    report.notes.push(members_of(target, &cluster, &mut observed).await);
-    report.notes.extend(versions(&cluster));
-    let plan = steps::plan(&cluster, &desired, &observed)?;
-    report.fill(&desired, &plan);
-    Ok(report)
+
+    /// Returns the objects as the operator would write them, without certificates; none for a spec that it refuses.
+    ///
+    /// # Errors
+    /// An object fails to serialise.
+    pub(super) fn rendered(&self) -> anyhow::Result<Vec<Object>> {
+        if self.desired.refusal().is_some() {
+            return Ok(Vec::new());
+        }
+        let set = ObjectKey::new(ObjectKind::StatefulSet, &self.names.cluster);
+        let live = self.observed.objects.get(&set);
+        let renderer = Renderer::beside(live, &self.cluster, &self.desired)?;
+        Ok(renderer.all(self.observed.pod_monitors)?)
+    }
 }
 
 /// Puts the reports of the members into `observed`, and returns their source.
