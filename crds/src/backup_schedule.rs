@@ -114,6 +114,12 @@ pub struct KubeBrainBackupScheduleSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<BackupRetention>,
 
+    /// Interval after which the newest complete backup of this schedule is read again, and compared with what was written. It counts from the last
+    /// verification of one of its backups. Never: backups are verified only as `template.spec.verify` and the annotation
+    /// `kubebrain.io/verify` ask for it.
+    #[serde(default)]
+    pub verify: VerificationInterval,
+
     /// Number of failed KubeBrainBackups that are kept, the newest ones. Default: 3.
     #[serde(default = "failed_backups")]
     #[schemars(range(min = 0, max = 100))]
@@ -122,6 +128,20 @@ pub struct KubeBrainBackupScheduleSpec {
 
 fn failed_backups() -> i32 {
     3
+}
+
+/// Interval of verifications.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum VerificationInterval {
+    /// Once a day.
+    Daily,
+    /// Every seven days.
+    Weekly,
+    /// Every thirty days.
+    Monthly,
+    /// Not at all.
+    #[default]
+    Never,
 }
 
 /// Policy for backups at the same time. Without Replace, which Jobs have: a backup that takes longer than the interval would never end.

@@ -1,4 +1,5 @@
-//! Annotations of a `KubeBrainCluster` that request a one-time action. The operator reads them; Argo CD's actions write them.
+//! Annotations of a `KubeBrainCluster`, or of a `KubeBrainBackup`, that request a one-time action. The operator reads them; Argo CD's actions
+//! and the kubectl plugin write them.
 //!
 //! The status records the text of a request that was acted on. The same text is not a new request.
 
@@ -14,6 +15,12 @@ pub const TRANSFER_LEADER: &str = "kubebrain.io/transfer-leader";
 
 /// Value of [`TRANSFER_LEADER`] that lets the operator choose the leader.
 pub const ANY: &str = "any";
+
+/// Requests on a `KubeBrainBackup` that a complete backup be read again, and compared with what was written. Any new value is a new request.
+pub const VERIFY: &str = "kubebrain.io/verify";
+
+/// Maximum length of a value of [`VERIFY`]. A longer one is ignored.
+pub const MAX_VERIFY_BYTES: usize = 256;
 
 /// The next leader according to a value of [`TRANSFER_LEADER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,6 +19,7 @@ mod deletion;
 mod reconcile;
 #[cfg(test)]
 mod tests;
+mod verification;
 
 pub(crate) use reconcile::{Found, look};
 
@@ -29,6 +30,15 @@ impl ReconciledKind for KubeBrainBackup {
 
     fn observed(&self, reports: &BackupReports) {
         reports.backed_up(self);
+        reports.verified(self, backup::verification::is_damaged(self));
+    }
+
+    fn gone(&self, reports: &BackupReports) {
+        reports.verified(self, false);
+    }
+
+    fn relisting(reports: &BackupReports) {
+        reports.forget_damage();
     }
 
     async fn reconcile(context: &Context, namespace: &str, name: &str) -> Result<Option<Duration>, PassError> {
@@ -36,6 +46,10 @@ impl ReconciledKind for KubeBrainBackup {
     }
 
     async fn report(&self, context: &Context, words: String) -> Result<(), PassError> {
+        // A backup that has ended stays so.
+        if backup::has_ended(self) && self.metadata.deletion_timestamp.is_none() {
+            return verification::report(context, self, words).await;
+        }
         let progress = match self.metadata.deletion_timestamp {
             Some(_) => BackupProgress::Deleting {
                 message: words,

@@ -1,16 +1,19 @@
-//! Passes over schedules of backups: each creates the backup that is due, and deletes those that are kept no longer.
+//! Passes over schedules of backups: each creates the backup that is due, deletes those that are kept no longer, and has the newest one
+//! verified.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crds::wishes::VERIFY;
 use crds::{KubeBrainBackup, KubeBrainBackupSchedule};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
-use plan::backup_schedule::{self as schedules, DeletedBackup, ScheduleProgress};
-use plan::names::SCHEDULE;
+use plan::backup_schedule::{self as schedules, DeletedBackup, RequestedVerification, ScheduleProgress};
+use plan::names::{MANAGER, SCHEDULE};
+use serde_json::json;
 use tracing::{info, warn};
 
 use crate::archive::BackupReports;
@@ -93,6 +96,9 @@ async fn reconcile(
             break;
         }
     }
+    if let Some(wanted) = &plan.verify {
+        verify(context, &schedule, wanted).await?;
+    }
     // A backup that cannot be deleted does not hide what became of the others.
     publish(context, &schedule, &plan.progress, now).await?;
     deleted.map(|()| plan.again)
@@ -170,6 +176,29 @@ async fn delete(
     info!(reason = event.reason, "{}", event.note);
     context.events.publish(schedule, event).await;
     Ok(())
+}
+
+/// Asks for the verification of a backup.
+async fn verify(
+    context: &Context,
+    schedule: &KubeBrainBackupSchedule,
+    wanted: &RequestedVerification,
+) -> Result<(), PassError> {
+    let body = json!({"metadata": {"uid": wanted.uid, "annotations": {VERIFY: wanted.request}}});
+    let params = PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let namespace = schedule.namespace().unwrap_or_default();
+    let all = passes::stubs::<KubeBrainBackup>(context, &namespace);
+    match all.patch(&wanted.name, &params, &Patch::Merge(body)).await {
+        Ok(_) => {
+            info!(backup = wanted.name, "asked for the verification of a backup");
+            Ok(())
+        }
+        Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => Ok(()),
+        Err(error) => Err(api("asking for the verification of a backup")(error)),
+    }
 }
 
 /// Writes the status if it differs, and publishes Events about its changes.

@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::{KubeBrainBackupSchedule, KubeBrainCluster};
+use crds::{KubeBrainBackup, KubeBrainBackupSchedule, KubeBrainCluster};
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 use plan::steps::PlanStep;
 use prometheus::core::Collector;
 use prometheus::{
@@ -105,6 +106,7 @@ pub(crate) struct Metrics {
     backup_success: IntGaugeVec,
     backup_failure: IntGaugeVec,
     backup_due: IntGaugeVec,
+    backup_damaged: IntGaugeVec,
 }
 
 impl Metrics {
@@ -184,6 +186,11 @@ impl Metrics {
                 "kubebrain_backup_schedule_due_timestamp_seconds",
                 "Unix time of the first backup of a schedule after its last success, or after its creation; not for a schedule that is \
                  suspended.",
+                &["namespace", "name"],
+            ),
+            backup_damaged: r.gauges(
+                "kubebrain_backup_damaged",
+                "1 for a KubeBrainBackup whose last verification found that it is damaged or incomplete.",
                 &["namespace", "name"],
             ),
             registry: r.registry.clone(),
@@ -311,6 +318,17 @@ impl Metrics {
         self.expiry.set(first.unwrap_or_default());
     }
 
+    /// Shows a backup as damaged, or no longer.
+    pub(crate) fn damaged_backup(&self, backup: &ObjectRef<KubeBrainBackup>, is_damaged: bool) {
+        let labels = [backup.namespace.as_deref().unwrap_or_default(), backup.name.as_str()];
+        if is_damaged {
+            self.backup_damaged.with_label_values(&labels).set(1);
+        } else {
+            // It fails if the backup is not shown.
+            drop(self.backup_damaged.remove_label_values(&labels));
+        }
+    }
+
     /// Shows when backups of all schedules were made. Deleted schedules are no longer shown.
     pub(crate) fn survey_schedules(&self, schedules: &[Arc<KubeBrainBackupSchedule>]) {
         let gauges = [&self.backup_success, &self.backup_failure, &self.backup_due];
@@ -415,6 +433,8 @@ mod tests {
             "status": {"lastSuccessfulTime": "2027-01-15T08:00:01Z", "lastFailedTime": "2027-01-15T08:00:02Z"},
         });
         metrics.survey_schedules(&[Arc::new(serde_json::from_value(schedule).unwrap())]);
+        let bad = ObjectRef::new("bad").within("brains");
+        metrics.damaged_backup(&bad, true);
         let page = String::from_utf8(metrics.render().unwrap()).unwrap();
         for line in [
             "# TYPE kubebrain_operator_reconcile_total counter",
@@ -441,6 +461,7 @@ mod tests {
             "kubebrain_backup_schedule_last_success_timestamp_seconds{name=\"dev\",namespace=\"brains\"} 1800000001",
             "kubebrain_backup_schedule_last_failure_timestamp_seconds{name=\"dev\",namespace=\"brains\"} 1800000002",
             "kubebrain_backup_schedule_due_timestamp_seconds{name=\"dev\",namespace=\"brains\"} 1800003600",
+            "kubebrain_backup_damaged{name=\"bad\",namespace=\"brains\"} 1",
             "kubebrain_operator_reconcile_errors_total{kind=\"Conflict\"} 0",
             "kubebrain_operator_api_requests_total{verb=\"list\"} 0",
         ] {
@@ -448,7 +469,9 @@ mod tests {
         }
         metrics.survey(&[]);
         metrics.survey_schedules(&[]);
+        metrics.damaged_backup(&bad, false);
+        metrics.damaged_backup(&bad, false);
         let page = String::from_utf8(metrics.render().unwrap()).unwrap();
-        assert!(!page.contains("\"dev\""), "{page}");
+        assert!(!page.contains("\"dev\"") && !page.contains("\"bad\""), "{page}");
     }
 }

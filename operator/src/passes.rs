@@ -40,6 +40,12 @@ pub(crate) trait ReconciledKind:
     /// Records what the status of a cluster says of the resource, whether it is settled or not.
     fn observed(&self, reports: &BackupReports);
 
+    /// Records that the resource was deleted.
+    fn gone(&self, _: &BackupReports) {}
+
+    /// Records that all resources are about to be shown again.
+    fn relisting(_: &BackupReports) {}
+
     /// Runs one pass. Returns the time until the next one, or `None` if only a change of the resource needs one.
     fn reconcile(
         context: &Context,

@@ -60,7 +60,7 @@ to four times the size of the snapshot on disk. --initial-cluster-token must be 
 
 const VERIFY: &str = "\
 All parts are read into an unnamed file in $TMPDIR and compared with the manifest; then the snapshot in them with its own checksum, and its \
-content is read. Then all segments of the archive that follow the backup are read.";
+content is read. Then all segments of the archive that follow the backup are read. The exit code is 3 if any of this is damaged or missing.";
 
 const PRUNE: &str = "\
 A backup stays if at least one of the rules keeps it. Hours, days, weeks (ISO), months and years are those of UTC, and only those that have \

@@ -15,7 +15,7 @@ use crate::server::restore::{RestoreInput, RestoreRequest, make_store};
 use crate::server::run::Lifecycle;
 use backup::import::{SnapshotParts, Source, SourceOptions, in_short, is_transient};
 use backup::snapshot::{SnapshotFile, Spool, SpoolFile};
-use backup_repository::{BackupName, CreateOptions, EncryptionKey, Manifest, Repository, SnapshotOrigin};
+use backup_repository::{BackupName, CreateOptions, EncryptionKey, Manifest, ObjectError, Repository, SnapshotOrigin};
 use list::{Format, Listing, describe_size};
 pub(super) use point::ArchivedChanges;
 use result::BackupResult;
@@ -321,14 +321,14 @@ impl BackupReader {
         let read = self.repository.read_snapshot(&self.manifest, &self.keys, out).await;
         let out: BufWriter<SpoolFile> = read.with_context(|| format!("read the backup {name}"))?;
         let file = out.into_inner()?.into_file();
-        let expected = self.manifest.snapshot.sha256.0;
+        let (expected, object) = (self.manifest.snapshot.sha256.0, name.to_string());
         let checked = tokio::task::spawn_blocking(move || {
             let file = SnapshotFile::of(file, false)?;
             let digest = file.digest()?;
-            ensure!(
-                digest == expected,
-                "its parts hold another snapshot than the manifest says"
-            );
+            if digest != expected {
+                let what = "its parts hold another snapshot than the manifest says".to_owned();
+                return Err(ObjectError::Damaged { object, what }.into());
+            }
             anyhow::Ok(file)
         });
         checked.await?.with_context(|| format!("read the backup {name}"))
@@ -347,11 +347,15 @@ impl BackupReader {
             name, revision, parts, ..
         } = &self.manifest;
         let checked = tokio::task::spawn_blocking(move || file.check()).await?;
-        let (status, found) = checked.with_context(|| format!("read the snapshot of the backup {name}"))?;
-        ensure!(
-            found == *revision,
-            "the snapshot of the backup {name} is of revision {found}, expected {revision}"
-        );
+        // Its bytes are those of the manifest, so it was made so.
+        let damaged = |what: String| ObjectError::Damaged {
+            object: format!("the snapshot of the backup {name}"),
+            what,
+        };
+        let (status, found) = checked.map_err(|error| damaged(format!("{error:#}")))?;
+        if found != *revision {
+            return Err(damaged(format!("it is of revision {found}, expected {revision}")).into());
+        }
         let (parts, keys) = (parts.len(), status.total_keys);
         Ok(format!(
             "verified {name}: revision {revision}, {keys} keys, {parts} parts\n"

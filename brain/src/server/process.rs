@@ -1,7 +1,7 @@
 //! The process around the server: command line, logs, signals, exit codes.
 //!
-//! Exit codes: 0 after a requested stop, 1 if the server could not start or continue, 2 for a bad command line. An error is one
-//! line on standard error.
+//! Exit codes: 0 after a requested stop, 1 if the server could not start or continue, 2 for a bad command line, 3 if `kubebrain backup` found
+//! damage. An error is one line on standard error.
 
 use std::io::{self, Write as _};
 use std::os::linux::net::SocketAddrExt as _;
@@ -21,6 +21,9 @@ use net::refusal::{Refusal, RefusalCode, TERMINATION_LOG};
 use runtime::open_files;
 use runtime::tasks::Tasks;
 use telemetry::logs;
+
+/// Exit code of `kubebrain backup` if objects are not what was written, or are missing. Callers tell damage from other failures by it.
+const DAMAGED: u8 = 3;
 
 /// The time for which blocking work may continue after everything else has ended.
 const BLOCKING_WORK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -42,7 +45,11 @@ where
         },
         Ok(Asked::Serve(config, warnings)) => match serve(*config, warnings, server) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) if debugs() => fail(1, &refusal::of(&error).message),
+            Err(error) if debugs() => {
+                let refusal = refusal::of(&error);
+                let is_damage = refusal.code == RefusalCode::Corrupt && is_subcommand(&["backup"]);
+                fail(if is_damage { DAMAGED } else { 1 }, &refusal.message)
+            }
             Err(error) => end(1, &refusal::of(&error)),
         },
     }
@@ -51,11 +58,12 @@ where
 /// Returns true if this is `kubebrain debug`, `snapshot`, `import` or `backup`, which may run beside a member and must not overwrite that
 /// member's termination message.
 fn debugs() -> bool {
-    std::env::args_os().nth(1).is_some_and(|command| {
-        ["debug", "snapshot", "import", "backup"]
-            .iter()
-            .any(|name| command == *name)
-    })
+    is_subcommand(&["debug", "snapshot", "import", "backup"])
+}
+
+fn is_subcommand(names: &[&str]) -> bool {
+    let command = std::env::args_os().nth(1);
+    command.is_some_and(|command| names.iter().any(|name| command == *name))
 }
 
 /// Ends, and writes the reason to the file that Kubernetes reads.

@@ -1,6 +1,7 @@
 //! The reason why a member does not serve, derived from the error that ended it.
 
 use crate::data_dir::DataDirError;
+use backup_repository::ObjectError;
 use cluster::membership;
 use cluster::membership::EnterError;
 use cluster::prefix_owner::OwnerError;
@@ -88,6 +89,13 @@ fn code(cause: &(dyn std::error::Error + 'static)) -> Option<RefusalCode> {
             _ => None,
         };
     }
+    if let Some(error) = cause.downcast_ref() {
+        return match error {
+            ObjectError::Missing { .. } | ObjectError::Damaged { .. } => Some(RefusalCode::Corrupt),
+            ObjectError::Newer { .. } => Some(RefusalCode::FormatTooNew),
+            ObjectError::NoKey { .. } | ObjectError::Store { .. } => None,
+        };
+    }
     if cause.is::<SelfHosted>() {
         return Some(RefusalCode::LeaseStoredHere);
     }
@@ -118,6 +126,16 @@ mod tests {
         );
         assert_eq!(
             code(StoreOpenError::Rows(RowsError::Corrupt(String::new())).into()),
+            RefusalCode::Corrupt
+        );
+        let object = || "parts/1".to_owned();
+        let what = String::new();
+        assert_eq!(
+            code(ObjectError::Damaged { object: object(), what }.into()),
+            RefusalCode::Corrupt
+        );
+        assert_eq!(
+            code(ObjectError::Missing { object: object() }.into()),
             RefusalCode::Corrupt
         );
         let away = || anyhow::anyhow!("no answer");

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
-use crate::backup::{backup, names, printed, refused};
+use crate::backup::{backup, damaged, names, printed, refused};
 use crate::import::{Content, add_user, compact, connect, read, write};
 use crate::members::Site;
 use crate::program::{Kubebrain, Process, STEP_TIMEOUT, free_port};
@@ -255,7 +255,7 @@ async fn missing_and_damaged_segments_are_refused_by_name() {
     let whole = fs::read(path).unwrap();
     let mut flipped = whole.clone();
     flipped[whole.len() / 2] ^= 1;
-    for (n, (damaged, what)) in [
+    for (n, (bytes, what)) in [
         (&flipped[..], format!("{object} is damaged")),
         (&whole[..whole.len() - 1], format!("{object} is damaged")),
         (
@@ -266,19 +266,19 @@ async fn missing_and_damaged_segments_are_refused_by_name() {
     .into_iter()
     .enumerate()
     {
-        if damaged.is_empty() {
+        if bytes.is_empty() {
             fs::remove_file(path).unwrap();
         } else {
-            fs::write(path, damaged).unwrap();
+            fs::write(path, bytes).unwrap();
         }
         let dir = temp.path().join(format!("restored-{n}"));
         let into = format!("--data-dir={}", dir.display());
         for point in ["--at-end".to_owned(), format!("--at-revision={revision}")] {
-            let said = refused(backup(&to, &["restore", &into, &point]));
+            let said = damaged(backup(&to, &["restore", &into, &point]));
             assert!(said.contains(&what), "{said}");
             assert!(!dir.join("IDENTITY").exists());
         }
-        let said = refused(backup(&to, &["verify"]));
+        let said = damaged(backup(&to, &["verify"]));
         assert!(said.contains(&what), "{said}");
         // Before it there is nothing wrong.
         let into = format!("--data-dir={}", temp.path().join(format!("before-{n}")).display());

@@ -32,7 +32,21 @@ pub(crate) fn printed(output: Output) -> String {
 
 /// Returns the reason why a command fails.
 pub(crate) fn refused(output: Output) -> String {
-    assert_eq!(output.status.code(), Some(1));
+    ended(output, 1)
+}
+
+/// Returns the last line of a program that found damage.
+pub(crate) fn damaged(output: Output) -> String {
+    ended(output, 3)
+}
+
+fn ended(output: Output, code: i32) -> String {
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     said.lines().last().unwrap().to_owned()
 }
@@ -166,24 +180,24 @@ async fn program_refuses_damaged_backups_and_deletes_old_ones() {
     flipped[whole.len() / 2] ^= 1;
     let object = part.strip_prefix(&to).unwrap().display().to_string();
     let into = format!("--data-dir={}", temp.path().join("restored").display());
-    for (damaged, what) in [
+    for (bytes, what) in [
         (&flipped[..], "is damaged"),
         (&whole[..100], "is damaged"),
         (&[][..], "is missing"),
     ] {
-        if damaged.is_empty() {
+        if bytes.is_empty() {
             fs::remove_file(&part).unwrap();
         } else {
-            fs::write(&part, damaged).unwrap();
+            fs::write(&part, bytes).unwrap();
         }
         for action in ["verify", "restore"] {
             let more = [into.as_str()];
             let more = if action == "restore" { &more[..] } else { &[] };
-            let said = refused(backup(&to, &[&[action, made[1].as_str()], more].concat()));
+            let said = damaged(backup(&to, &[&[action, made[1].as_str()], more].concat()));
             assert!(said.contains(&format!("{object} {what}")), "{said}");
         }
         let file = temp.path().join("exported");
-        let said = refused(backup(&to, &["export", &made[1], file.to_str().unwrap()]));
+        let said = damaged(backup(&to, &["export", &made[1], file.to_str().unwrap()]));
         assert!(said.contains(&object) && !file.exists(), "{said}");
     }
     fs::write(&part, &whole).unwrap();
@@ -339,7 +353,7 @@ async fn request_has_one_backup_however_often_it_is_made() {
         .into_iter()
         .chain(from.iter().map(String::as_str))
         .collect();
-    let said = refused(backup(&to, &args));
+    let said = damaged(backup(&to, &args));
     assert!(said.contains("was made, but cannot be verified"), "{said}");
     source.stop().await;
 }

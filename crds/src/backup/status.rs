@@ -62,6 +62,10 @@ pub struct KubeBrainBackupStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified: Option<bool>,
 
+    /// Result of the last verification that the annotation `kubebrain.io/verify` asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verification: Option<Verification>,
+
     /// Settings of the cluster for the pods of the backup, recorded when it began: the cluster may be gone when the backup is deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<BackupRuntime>,
@@ -70,10 +74,40 @@ pub struct KubeBrainBackupStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operator_version: Option<String>,
 
-    /// Conditions Complete, Failed and Reconciling; also Stalled if the backup has failed.
+    /// Conditions Complete, Failed and Reconciling; also Stalled if the backup has failed, and Verified after a request to verify it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Option<Vec<Condition>>,
+}
+
+/// Result of a verification.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Verification {
+    /// Value of the annotation `kubebrain.io/verify` that asked for it.
+    #[schemars(length(max = 256))]
+    pub handled: String,
+
+    /// Time when it ended.
+    pub time: Time,
+
+    /// Verified: the backup is as it was written. Damaged: it is not, or a part is missing. Failed: it could not be read.
+    pub result: VerificationResult,
+
+    /// Details for users.
+    #[schemars(length(max = 1024))]
+    pub message: String,
+}
+
+/// Result of a verification.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+pub enum VerificationResult {
+    /// The backup is as it was written.
+    Verified,
+    /// It is not, or a part of it is missing.
+    Damaged,
+    /// It could not be read.
+    Failed,
 }
 
 /// Settings of a cluster for the pods of a backup.

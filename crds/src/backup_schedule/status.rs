@@ -30,6 +30,10 @@ pub struct KubeBrainBackupScheduleStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failed_time: Option<Time>,
 
+    /// Time when a backup of this schedule was last verified.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_verification_time: Option<Time>,
+
     /// Name of the newest KubeBrainBackup.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_backup: Option<String>,

@@ -169,7 +169,7 @@ fn panels_select_metrics_and_labels_that_exist() {
         let is_of = |prefixes: &[&str]| prefixes.iter().any(|prefix| expression.contains(prefix));
         let job = if is_of(&["kubebrain_archive_"]) {
             r#"job="$archive""#
-        } else if is_of(&["kubebrain_backup_schedule_", "kubebrain_cluster_condition"]) {
+        } else if is_of(&["kubebrain_backup_", "kubebrain_cluster_condition"]) {
             r#"job="$operator""#
         } else {
             r#"job="$job""#

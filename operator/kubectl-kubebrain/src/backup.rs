@@ -13,6 +13,7 @@ mod list;
 mod now;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BackupCommand {
@@ -25,6 +26,21 @@ pub(super) enum BackupCommand {
     /// Requires the right to create backups, and to get clusters, or schedules with --from-schedule. --wait also requires the right to list and
     /// watch backups. A user with the right to create backups can store all keys of the cluster elsewhere.
     Now(BackupOptions),
+    /// Have the operator read a backup again, and compare all of it with what was written
+    ///
+    /// Sets the annotation kubebrain.io/verify. The operator runs a Job, and records the result in the status.
+    ///
+    /// Requires the right to get and patch backups, and with --wait to list and watch them.
+    Verify {
+        /// Name of the KubeBrainBackup
+        name: String,
+        /// Wait for the result; the exit code is 1 unless the backup is as it was written
+        #[arg(long)]
+        wait: bool,
+        /// Maximum time to wait
+        #[arg(long, default_value = "1h", value_parser = super::duration, requires = "wait")]
+        timeout: Duration,
+    },
     /// List backups and schedules
     ///
     /// Requires the right to list backups; without the right to list schedules, only backups are shown.
@@ -67,6 +83,12 @@ pub(super) async fn execute(
             let name = now::create(target, &options, Timestamp::now(), out).await?;
             if options.wait {
                 now::until_complete(target, &name, options.timeout, out).await?;
+            }
+        }
+        BackupCommand::Verify { name, wait, timeout } => {
+            let request = verify::request(target, &name, out).await?;
+            if wait {
+                verify::until_verified(target, (&name, &request), timeout, out).await?;
             }
         }
         BackupCommand::List { cluster, output } => {

@@ -135,7 +135,7 @@ enum Command {
         /// Name of the KubeBrainCluster
         name: String,
     },
-    /// Make and list backups
+    /// Make, verify and list backups
     Backup {
         #[command(subcommand)]
         command: backup::BackupCommand,

@@ -17,9 +17,10 @@ mod status;
 mod target;
 #[cfg(test)]
 mod tests;
+pub mod verification;
 
 pub use access::{ClusterAccess, runtime, waits_for};
-pub use job::{create_job, delete_job};
+pub use job::{create_job, delete_job, verification_job};
 pub use reasons::REASONS;
 pub use status::{BackupProgress, BackupResult, completed, events, first, kept, location, status_of};
 pub use target::BackupTarget;
@@ -39,6 +40,11 @@ pub fn deletion_job_name(backup: &KubeBrainBackup) -> String {
     format!("{}-backup-delete", backup.name_any())
 }
 
+/// Returns the name of the Job that verifies the backup.
+pub fn verification_job_name(backup: &KubeBrainBackup) -> String {
+    format!("{}-backup-verify", backup.name_any())
+}
+
 /// Returns true if the stored objects must be deleted before the resource is removed.
 pub fn wants_finalizer(backup: &KubeBrainBackup) -> bool {
     backup.spec.deletion_policy == DeletionPolicy::Delete
@@ -56,6 +62,11 @@ pub fn has_ended(backup: &KubeBrainBackup) -> bool {
         .any(|type_| status::is_true(backup, type_))
 }
 
+/// Returns true if the backup was made.
+pub fn is_complete(backup: &KubeBrainBackup) -> bool {
+    status::is_true(backup, "Complete")
+}
+
 /// Returns true if objects may have been stored.
 pub fn has_begun(backup: &KubeBrainBackup) -> bool {
     backup.status.as_ref().is_some_and(|status| status.start_time.is_some())
@@ -67,7 +78,10 @@ pub fn is_settled(backup: &KubeBrainBackup) -> bool {
         return !has_finalizer(backup);
     }
     let observed = backup.status.as_ref().and_then(|status| status.observed_generation);
-    has_ended(backup) && wants_finalizer(backup) == has_finalizer(backup) && observed == backup.metadata.generation
+    has_ended(backup)
+        && wants_finalizer(backup) == has_finalizer(backup)
+        && observed == backup.metadata.generation
+        && verification::requested(backup).is_none()
 }
 
 /// Returns true if an object is controlled by this backup.

@@ -1,4 +1,4 @@
-//! Decisions on a `KubeBrainBackupSchedule`: the backups that are due, those that are kept, and its status.
+//! Decisions on a `KubeBrainBackupSchedule`: the backups that are due, those that are kept, verifications, and its status.
 //!
 //! The name of a backup follows from its schedule and its time. So one backup is made for a time, however often its creation
 //! is tried.
@@ -22,10 +22,12 @@ mod reasons;
 mod status;
 #[cfg(test)]
 mod tests;
+mod verification;
 
 pub use cron::Cron;
 pub use reasons::REASONS;
 pub use status::{ScheduleProgress, created, events, expired, status_of};
+pub use verification::RequestedVerification;
 
 use crate::backup::{has_begun, has_ended, references};
 use crate::names::{SCHEDULE, is_reserved};
@@ -48,6 +50,8 @@ pub struct SchedulePlan {
     pub create: Option<Box<KubeBrainBackup>>,
     /// The backups to delete.
     pub delete: Vec<DeletedBackup>,
+    /// The verification that is due.
+    pub verify: Option<RequestedVerification>,
     /// The state, without the backup that is created.
     pub progress: ScheduleProgress,
     /// Time until the next pass; `None` if only a change of the schedule needs one.
@@ -98,6 +102,7 @@ pub fn plan(
             return SchedulePlan {
                 create: None,
                 delete: Vec::new(),
+                verify: None,
                 again: (!progress.active.is_empty()).then_some(PROGRESS_INTERVAL),
                 progress,
             };
@@ -109,6 +114,8 @@ pub fn plan(
         true => DueTimes::default(),
         false => due(schedule, &cron, newest, now),
     };
+    progress.verified = verification::last(schedule, &own, now);
+    let verify = verification::due(schedule, &own, progress.verified, now).filter(|_| !spec.suspend);
     progress.missed = times.missed;
     progress.next = times.next;
     // One that still waits may wait for ever, for what the template named then; it has stored nothing.
@@ -142,6 +149,7 @@ pub fn plan(
     SchedulePlan {
         create,
         delete,
+        verify,
         again: until_next.into_iter().chain(until_progress).min(),
         progress,
     }

@@ -41,6 +41,7 @@ pub use change::ChangeInProgress;
 pub use conditions::{ConditionStatus, ConditionUpdate};
 pub use facts::ConditionFacts;
 pub use merge::merge;
+pub(crate) use merge::replace;
 pub use pod::{UNSCHEDULABLE, sandbox_awaited_since, stuck as pod_stuck};
 
 const OPERATOR_VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,6 +1,6 @@
 //! Archives and backups of clusters for their status, between the passes that find them and those that write them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use plan::backup::completed;
 use plan::last_apply::UnchangedApply;
 use tokio::time::Instant;
 
+use crate::metrics::Metrics;
 use crate::work_queue::WorkQueue;
 
 /// Minimum interval between passes over a cluster that are asked for the same news.
@@ -27,6 +28,9 @@ pub(crate) struct BackupReports {
     passes: Arc<WorkQueue>,
     /// Clusters whose archive needs one.
     archives: Arc<WorkQueue>,
+    /// Backups that are shown as damaged.
+    damaged: Arc<Mutex<HashSet<ObjectRef<KubeBrainBackup>>>>,
+    metrics: Metrics,
 }
 
 #[derive(Default)]
@@ -42,8 +46,10 @@ struct KnownBackups {
 }
 
 impl BackupReports {
-    pub(crate) fn new(clusters: Store<KubeBrainCluster>, passes: Arc<WorkQueue>) -> Self {
+    pub(crate) fn new(clusters: Store<KubeBrainCluster>, passes: Arc<WorkQueue>, metrics: Metrics) -> Self {
         Self {
+            damaged: Arc::default(),
+            metrics,
             known: Arc::default(),
             clusters,
             passes,
@@ -104,6 +110,27 @@ impl BackupReports {
         });
         if is_newest {
             self.passes.add(object);
+        }
+    }
+
+    /// Shows whether the last verification of a backup found damage.
+    pub(crate) fn verified(&self, backup: &KubeBrainBackup, is_damaged: bool) {
+        let place = ObjectRef::from_obj(backup);
+        let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = match is_damaged {
+            true => damaged.insert(place.clone()),
+            false => damaged.remove(&place),
+        };
+        if is_news {
+            self.metrics.damaged_backup(&place, is_damaged);
+        }
+    }
+
+    /// Shows no backup as damaged, until it is observed again.
+    pub(crate) fn forget_damage(&self) {
+        let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
+        for place in damaged.drain() {
+            self.metrics.damaged_backup(&place, false);
         }
     }
 

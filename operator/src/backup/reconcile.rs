@@ -15,7 +15,7 @@ use plan::names::{CLUSTER, DELETE_BACKUP, MANAGED_BY, MANAGER};
 use plan::objects::ObjectKind;
 use plan::spec::SpecRefusal;
 
-use super::{PROGRESS_INTERVAL, deletion, publish, publish_status, stubs};
+use super::{PROGRESS_INTERVAL, deletion, publish, publish_status, stubs, verification};
 use crate::context::Context;
 use crate::pass::{PassError, api};
 use crate::passes::{ELSEWHERE_INTERVAL, read};
@@ -23,6 +23,8 @@ use crate::{finalizer_patch, jobs};
 
 /// Reason of a backup whose Job has another owner.
 pub(super) const OWNERSHIP_CONFLICT: &str = "OwnershipConflict";
+/// Reason of a backup that names an object which does not exist.
+const WAITING_FOR_OBJECT: &str = "WaitingForObject";
 
 /// Runs one pass. Returns the time until the next one, or `None` if only a change of the resource needs one.
 ///
@@ -54,8 +56,10 @@ pub(super) async fn reconcile(context: &Context, namespace: &str, name: &str) ->
     if backup::has_ended(&backup) {
         let mut status = backup.status.clone().unwrap_or_default();
         status.observed_generation = backup.metadata.generation;
-        publish_status(context, &backup, status).await?;
-        return Ok(Some(PROGRESS_INTERVAL));
+        publish_status(context, &backup, status.clone()).await?;
+        backup.status = Some(status);
+        let again = Box::pin(verification::reconcile(context, &backup)).await?;
+        return Ok(again.or(Some(PROGRESS_INTERVAL)));
     }
     if !backup::has_begun(&backup) {
         if let Some(progress) = obstacle(context, &backup, cluster).await? {
@@ -82,7 +86,21 @@ async fn obstacle(
     backup: &KubeBrainBackup,
     cluster: Option<&KubeBrainCluster>,
 ) -> Result<Option<BackupProgress>, PassError> {
-    let refused = |SpecRefusal { reason, message }| Some(BackupProgress::Failed { reason, message });
+    let objects = objects_obstacle(context, backup).await?;
+    if let Some((reason, message)) = objects.clone().filter(|(reason, _)| *reason != WAITING_FOR_OBJECT) {
+        return Ok(Some(BackupProgress::Failed { reason, message }));
+    }
+    let waits = backup::waits_for(&backup.spec.cluster_name, cluster).map(|message| ("WaitingForCluster", message));
+    let waits = waits.or(objects);
+    Ok(waits.map(|(reason, message)| BackupProgress::Waiting { reason, message }))
+}
+
+/// Returns why no pod of a backup can have what the spec names, if it cannot: reason and message.
+pub(super) async fn objects_obstacle(
+    context: &Context,
+    backup: &KubeBrainBackup,
+) -> Result<Option<(&'static str, String)>, PassError> {
+    let refused = |SpecRefusal { reason, message }| Some((reason, message));
     if let Err(refusal) = references::check(backup.into(), &backup.spec.cluster_name, &context.settings) {
         return Ok(refused(refusal));
     }
@@ -94,9 +112,7 @@ async fn obstacle(
             Found::Usable => {}
         }
     }
-    let waits = backup::waits_for(&backup.spec.cluster_name, cluster).map(|message| ("WaitingForCluster", message));
-    let waits = waits.or(missing.map(|message| ("WaitingForObject", message)));
-    Ok(waits.map(|(reason, message)| BackupProgress::Waiting { reason, message }))
+    Ok(missing.map(|message| (WAITING_FOR_OBJECT, message)))
 }
 
 /// The state of an object that a backup or an archive names.

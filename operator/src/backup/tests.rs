@@ -378,3 +378,132 @@ async fn controller_makes_a_backup_and_forgets_it() {
     stop.cancel();
     running.join_next().await.unwrap().unwrap().unwrap();
 }
+
+/// A server with a complete backup, and a request to verify it.
+fn verifying(api: FakeApi, request: &str) -> FakeApi {
+    server(api, |backup| {
+        backup["metadata"]["annotations"] = json!({"kubebrain.io/verify": request});
+        backup["status"] = json!({
+            "observedGeneration": 1, "backupName": "b", "startTime": BEGIN, "completionTime": BEGIN, "runtime": {"image": "brain:1"},
+            "conditions": [{"type": "Complete", "status": "True", "reason": "Completed", "message": "", "lastTransitionTime": BEGIN}],
+        });
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn backup_is_verified_by_a_job_even_if_its_cluster_is_gone() {
+    let rig = Rig::new(verifying(FakeApi::new(), "1")).await;
+    pass(&rig).await;
+    assert_eq!(
+        condition(&rig, "Verified"),
+        "Unknown Verifying: created Job nightly-backup-verify"
+    );
+    let job = rig.api.get(&format!("{JOBS}/nightly-backup-verify")).unwrap();
+    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["image"], "brain:1");
+    end(&rig, "nightly-backup-verify", "Complete", (0, ""));
+    pass(&rig).await;
+    assert_eq!(
+        condition(&rig, "Verified"),
+        "True Verified: the backup was read, and is as it was written"
+    );
+    assert!(condition(&rig, "Complete").starts_with("True Completed"));
+    let status = stored(&rig)["status"].clone();
+    assert_eq!(status["verified"], true);
+    assert_eq!(status["verification"]["handled"], "1");
+    assert_eq!(status["verification"]["time"], "2026-11-29T18:00:00Z");
+    assert_eq!(pass(&rig).await, None, "the request was handled");
+    assert!(rig.api.events().contains(&"BackupVerified".to_owned()));
+
+    // Another request is another Job.
+    let mut backup = stored(&rig);
+    backup["metadata"]["annotations"]["kubebrain.io/verify"] = json!("2");
+    rig.api.put(&format!("{BACKUPS}/nightly"), backup);
+    pass(&rig).await;
+    assert_eq!(rig.api.get(&format!("{JOBS}/nightly-backup-verify")), None);
+    pass(&rig).await;
+    end(
+        &rig,
+        "nightly-backup-verify",
+        "Failed",
+        (3, "kubebrain: parts/b/1 is damaged: its checksum differs"),
+    );
+    pass(&rig).await;
+    assert_eq!(
+        condition(&rig, "Verified"),
+        "False Damaged: parts/b/1 is damaged: its checksum differs"
+    );
+    let status = stored(&rig)["status"].clone();
+    assert_eq!(status["verified"], false);
+    assert_eq!(status["verification"]["result"], "Damaged");
+    assert!(rig.api.events().contains(&"BackupDamaged".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn backup_that_cannot_be_read_is_not_called_damaged() {
+    let rig = Rig::new(verifying(FakeApi::new(), "1")).await;
+    pass(&rig).await;
+    end(
+        &rig,
+        "nightly-backup-verify",
+        "Failed",
+        (1, "kubebrain: cannot access parts/b/1"),
+    );
+    pass(&rig).await;
+    assert_eq!(
+        condition(&rig, "Verified"),
+        "Unknown VerificationFailed: cannot access parts/b/1"
+    );
+    let status = stored(&rig)["status"].clone();
+    assert_eq!(
+        (&status["verified"], &status["verification"]["result"]),
+        (&Value::Null, &json!("Failed"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn verification_waits_for_objects_and_leaves_jobs_of_others_alone() {
+    let rig = Rig::new(verifying(FakeApi::new(), "1")).await;
+    rig.api.remove(&format!("{NAMESPACE}/persistentvolumeclaims/backups"));
+    pass(&rig).await;
+    let text = condition(&rig, "Verified");
+    assert!(
+        text.starts_with("Unknown WaitingForObject: ") && text.contains("backups does not exist"),
+        "{text}"
+    );
+
+    let foreign = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "nightly-backup-verify", "namespace": "brains"}});
+    let api = verifying(FakeApi::new(), "1");
+    api.put(&format!("{JOBS}/nightly-backup-verify"), foreign);
+    let rig = Rig::new(api).await;
+    pass(&rig).await;
+    assert!(condition(&rig, "Verified").starts_with("Unknown OwnershipConflict: "));
+
+    // A failure of a pass does not hide that there is a backup.
+    let backup: KubeBrainBackup = serde_json::from_value(stored(&rig)).unwrap();
+    backup.report(&rig.context, "no".to_owned()).await.unwrap();
+    assert_eq!(condition(&rig, "Verified"), "Unknown ReconcileError: no");
+    assert!(condition(&rig, "Complete").starts_with("True Completed"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn damaged_backups_are_shown_until_they_are_gone() {
+    let rig = Rig::new(verifying(FakeApi::new(), "1")).await;
+    let shows = || {
+        let page = String::from_utf8(rig.context.metrics.render().unwrap()).unwrap();
+        page.contains("kubebrain_backup_damaged{name=\"nightly\",namespace=\"brains\"} 1")
+    };
+    let read = || -> KubeBrainBackup { serde_json::from_value(stored(&rig)).unwrap() };
+    read().observed(&rig.context.backups);
+    assert!(!shows());
+    pass(&rig).await;
+    end(&rig, "nightly-backup-verify", "Failed", (3, "kubebrain: damaged"));
+    pass(&rig).await;
+    read().observed(&rig.context.backups);
+    assert!(shows());
+    read().gone(&rig.context.backups);
+    assert!(!shows());
+    read().observed(&rig.context.backups);
+    KubeBrainBackup::relisting(&rig.context.backups);
+    assert!(!shows());
+}

@@ -246,3 +246,32 @@ async fn controller_makes_the_immediate_backup_and_reports_refusals() {
     stop.cancel();
     running.join_next().await.unwrap().unwrap().unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn newest_backup_is_verified_when_that_is_due() {
+    let rig = Rig::new(server(FakeApi::new(), |schedule| {
+        schedule["spec"]["verify"] = json!("Weekly")
+    }))
+    .await;
+    pass(&rig, "21T03:00:00").await;
+    end(&rig, 21, "Complete");
+    let path = format!("{BACKUPS}/nightly-20261121030000");
+    let mut backup = rig.api.get(&path).unwrap();
+    backup["status"]["backupName"] = json!("b");
+    rig.api.put(&path, backup);
+    rig.api.forget_requests();
+    pass(&rig, "21T03:06:00").await;
+    let request = || rig.api.get(&path).unwrap()["metadata"]["annotations"]["kubebrain.io/verify"].clone();
+    assert_eq!(request(), "2026-11-21T03:06:00Z");
+    pass(&rig, "21T03:07:00").await;
+    assert_eq!(request(), "2026-11-21T03:06:00Z", "it was not handled yet");
+    let mut backup = rig.api.get(&path).unwrap();
+    backup["status"]["verification"] =
+        json!({"handled": "2026-11-21T03:06:00Z", "time": "2026-11-21T03:08:00Z", "result": "Verified", "message": ""});
+    rig.api.put(&path, backup);
+    pass(&rig, "21T03:09:00").await;
+    assert_eq!(stored(&rig)["status"]["lastVerificationTime"], "2026-11-21T03:08:00Z");
+    assert_eq!(request(), "2026-11-21T03:06:00Z");
+    pass(&rig, "28T03:08:00").await;
+    assert_eq!(request(), "2026-11-28T03:08:00Z");
+}

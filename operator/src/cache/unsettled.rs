@@ -102,6 +102,7 @@ async fn follow<K: ReconciledKind>(
         match event {
             Event::Init => {
                 stored.clear();
+                K::relisting(reports);
                 writer.apply_watcher_event(&Event::Init);
             }
             Event::InitDone => {
@@ -132,6 +133,7 @@ async fn follow<K: ReconciledKind>(
             }
             Event::Delete(object) => {
                 let object = read(&object);
+                object.iter().for_each(|object| object.gone(reports));
                 if let Some(object) = object.filter(|object| stored.remove(&ObjectRef::from_obj(object))) {
                     writer.apply_watcher_event(&Event::Delete(object));
                 }

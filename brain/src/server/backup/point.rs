@@ -9,7 +9,7 @@ use crate::flags::{BackupChoice, RestorePoint};
 use backup::archive::{Replay, ReplayOptions};
 use backup::snapshot::{RestoreOptions, RestoreSummary, SnapshotFile, restore, resume};
 use backup_repository::archive::{ChainError, ClusterArchive, SegmentName, path, reach};
-use backup_repository::{EncryptionKey, Manifest, Repository};
+use backup_repository::{EncryptionKey, Manifest, ObjectError, Repository};
 use engine::LogAndRows;
 use etcd_types::types::Revision;
 use runtime::kill_points;
@@ -94,10 +94,9 @@ async fn explain(repository: &Repository, archive: &ClusterArchive, error: Chain
         }
         Ok(_) => {
             let name = SegmentName { first: from, last: to };
-            let cluster = &archive.cluster;
-            anyhow::Error::from(error).context(format!(
-                "archive/{cluster}/{name} is missing, or several segments with these revisions"
-            ))
+            let object = format!("archive/{}/{name}", archive.cluster);
+            let text = format!("{object} is missing, or several segments with these revisions: {error}");
+            anyhow::Error::from(ObjectError::Missing { object }).context(text)
         }
         Err(failed) => failed.into(),
     }

@@ -85,6 +85,50 @@ fn plugin_shows_plans_and_asks() {
         })
         .await;
 
+        kit.try_apply(&json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "backups"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        }))
+        .await
+        .unwrap();
+        kit.try_apply(&json!({
+            "apiVersion": "kubebrain.io/v1alpha1", "kind": "KubeBrainBackupSchedule", "metadata": {"name": "yearly"},
+            "spec": {"schedule": "@yearly", "template": {"spec": {
+                "clusterName": "a", "destination": {"persistentVolumeClaim": {"claimName": "backups"}},
+            }}},
+        }))
+        .await
+        .unwrap();
+        let now = ["backup", "now", "a", "--name", "now", "--from-schedule", "yearly"];
+        let made = run(&kit, &[&now[..], &["--wait", "--timeout", "5m"]].concat()).unwrap();
+        assert!(made.contains(" was made at pvc://backups"), "{made}");
+        let verified = run(&kit, &["backup", "verify", "now", "--wait", "--timeout", "5m"]).unwrap();
+        assert!(verified.contains("Verified: "), "{verified}");
+        let listed = run(&kit, &["backup", "list", "a"]).unwrap();
+        assert!(
+            listed.contains("pvc://backups") && listed.contains("@yearly Etc/UTC"),
+            "{listed}"
+        );
+
+        let logs = run(&kit, &["logs", "a", "--all", "--tail", "5"]).unwrap();
+        for pod in ["[a-0] ", "[a-1] ", "[a-2] ", "[now-backup-", "[now-backup-verify-"] {
+            assert!(logs.contains(pod), "no {pod} in\n{logs}");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let bundle = directory.path().join("bundle.tar.gz");
+        let said = run(&kit, &["support-bundle", "a", "--output", bundle.to_str().unwrap()]).unwrap();
+        assert!(said.contains("wrote "), "{said}");
+        let mut tar = Command::new("tar");
+        let listed = output(tar.arg("--list").arg("--file").arg(&bundle)).unwrap();
+        for file in [
+            "/index.txt",
+            "/logs/a-0/brain.log",
+            "/metrics/a-0.metrics.txt",
+            "/objects/kubebrainbackups/now.json",
+        ] {
+            assert!(listed.contains(file), "no {file} in\n{listed}");
+        }
+
         for args in [
             &["status", "nobody"][..],
             &["plan", "nobody"],

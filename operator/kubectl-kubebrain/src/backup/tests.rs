@@ -114,7 +114,10 @@ async fn backup_from_a_template_is_none_of_its_schedule() {
     assert_eq!(made["spec"]["deletionPolicy"], "Delete");
     let name = made["metadata"]["name"].as_str().unwrap();
     let time = name.strip_prefix("dev-manual-").unwrap();
-    assert!(time.len() == 14 && time.bytes().all(|byte| byte.is_ascii_digit()), "{name}");
+    assert!(
+        time.len() == 14 && time.bytes().all(|byte| byte.is_ascii_digit()),
+        "{name}"
+    );
 
     let said = says(&from_schedule("other"), command()).await.unwrap_err();
     assert_eq!(
@@ -163,7 +166,13 @@ fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn backup_is_waited_for_until_it_ends() {
-    let said = waited(json!([condition("Complete", "True", "Completed", "backup x of revision 7 was made")])).await;
+    let said = waited(json!([condition(
+        "Complete",
+        "True",
+        "Completed",
+        "backup x of revision 7 was made"
+    )]))
+    .await;
     let expected = [
         "created KubeBrainBackup now, at pvc://backups",
         "waiting for the operator",
@@ -172,7 +181,13 @@ async fn backup_is_waited_for_until_it_ends() {
     assert_eq!(said.unwrap().lines().collect::<Vec<_>>(), expected);
     let said = waited(json!([condition("Failed", "True", "BackupFailed", "no such bucket")])).await;
     assert_eq!(said.unwrap_err(), "BackupFailed: no such bucket");
-    let said = waited(json!([condition("Reconciling", "True", "Running", "Job now-backup is running")])).await;
+    let said = waited(json!([condition(
+        "Reconciling",
+        "True",
+        "Running",
+        "Job now-backup is running"
+    )]))
+    .await;
     assert_eq!(
         said.unwrap_err(),
         "timed out waiting for now: Running: Job now-backup is running"
@@ -190,7 +205,8 @@ async fn list_shows_backups_and_schedules() {
         })
     };
     let with_backups = |api: FakeApi| {
-        let complete = json!({"revision": 7, "storedBytes": 42, "conditions": [condition("Complete", "True", "Completed", "")]});
+        let complete =
+            json!({"revision": 7, "storedBytes": 42, "conditions": [condition("Complete", "True", "Completed", "")]});
         let failed = json!({"startTime": "2026-11-21T00:00:00Z", "conditions": [condition("Failed", "True", "BackupFailed", "")]});
         let running = json!({"startTime": "2026-11-21T00:00:00Z"});
         for backup in [
@@ -203,7 +219,10 @@ async fn list_shows_backups_and_schedules() {
             let name = backup["metadata"]["name"].as_str().unwrap();
             api.put(&format!("{RESOURCES}/kubebrainbackups/{name}"), backup.clone());
         }
-        api.put(&format!("{RESOURCES}/kubebrainbackupschedules/nightly"), schedule("dev"));
+        api.put(
+            &format!("{RESOURCES}/kubebrainbackupschedules/nightly"),
+            schedule("dev"),
+        );
         api
     };
     let said = says(&with_backups(FakeApi::new()), list(Some("dev"), OutputFormat::Table)).await;
@@ -219,7 +238,10 @@ SCHEDULE   CLUSTER   TIMES            STATE       LAST SUCCESS   NEXT
 ";
     assert!(said.starts_with(expected), "{said}");
     let line = said.lines().last().unwrap();
-    assert!(line.starts_with("nightly    dev       @daily Etc/UTC   Scheduled   "), "{line}");
+    assert!(
+        line.starts_with("nightly    dev       @daily Etc/UTC   Scheduled   "),
+        "{line}"
+    );
     assert!(line.ends_with("d ago      2020-11-22T00:00:00Z"), "{line}");
 
     let forbidden = FakeApi::scripted(|asked| match asked.path.ends_with("/kubebrainbackupschedules") {
@@ -229,12 +251,78 @@ SCHEDULE   CLUSTER   TIMES            STATE       LAST SUCCESS   NEXT
         }
         false => ScriptedReply::Pass,
     });
-    let said = says(&with_backups(forbidden), list(None, OutputFormat::Json)).await.unwrap();
+    let said = says(&with_backups(forbidden), list(None, OutputFormat::Json))
+        .await
+        .unwrap();
     let said: Value = serde_json::from_str(&said).unwrap();
     assert_eq!(said["backups"].as_array().unwrap().len(), 5);
     assert_eq!(said["backups"][0]["storedBytes"], 42);
     assert!(
-        said["notes"][0].as_str().unwrap().starts_with("schedules are unknown: no permission"),
+        said["notes"][0]
+            .as_str()
+            .unwrap()
+            .starts_with("schedules are unknown: no permission"),
         "{said}"
+    );
+}
+
+/// Verifies a backup as a user would, while the operator handles the request with this result.
+async fn verified(complete: bool, result: &str, handled: Option<&str>) -> Result<String, String> {
+    let api = FakeApi::new();
+    let path = format!("{RESOURCES}/kubebrainbackups/a");
+    let status = if complete { "True" } else { "False" };
+    let backup = json!({
+        "apiVersion": "kubebrain.io/v1alpha1", "kind": "KubeBrainBackup", "metadata": {"name": "a", "namespace": "brains"},
+        "spec": {"clusterName": "dev", "destination": {"persistentVolumeClaim": {"claimName": "backups"}}},
+        "status": {"conditions": [condition("Complete", status, "Completed", "")]},
+    });
+    api.put(&path, backup);
+    let operator = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut backup = api.get(&path).unwrap();
+        let Some(request) = backup["metadata"]["annotations"]["kubebrain.io/verify"]
+            .as_str()
+            .map(str::to_owned)
+        else {
+            return;
+        };
+        let verifying = condition("Verified", "Unknown", "Verifying", "created Job a-backup-verify");
+        backup["status"]["conditions"].as_array_mut().unwrap().push(verifying);
+        api.put(&path, backup.clone());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let handled = handled.unwrap_or(&request);
+        backup["status"]["verification"] =
+            json!({"handled": handled, "time": "2026-11-21T00:00:00Z", "result": result, "message": "the words"});
+        api.put(&path, backup);
+    };
+    let command = Command::Backup {
+        command: BackupCommand::Verify {
+            name: "a".to_owned(),
+            wait: true,
+            timeout: duration("1m").unwrap(),
+        },
+    };
+    tokio::join!(says(&api, command), operator).0
+}
+
+#[tokio::test(start_paused = true)]
+async fn verification_is_waited_for() {
+    let said = verified(true, "Verified", None).await.unwrap();
+    let expected = [
+        "requested a verification of a",
+        "waiting for the operator",
+        "Verifying: created Job a-backup-verify",
+        "Verified: the words",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(verified(true, "Damaged", None).await.unwrap_err(), "Damaged: the words");
+    assert_eq!(verified(true, "Failed", None).await.unwrap_err(), "Failed: the words");
+    assert_eq!(
+        verified(true, "Verified", Some("an earlier one")).await.unwrap_err(),
+        "timed out waiting for a: Verifying: created Job a-backup-verify"
+    );
+    assert_eq!(
+        verified(false, "Verified", None).await.unwrap_err(),
+        "KubeBrainBackup a is not complete: there is nothing to verify"
     );
 }

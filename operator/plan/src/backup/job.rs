@@ -1,10 +1,14 @@
-//! The Jobs of a backup: one makes it, one deletes what was stored.
+//! The Jobs of a backup: one makes it, one verifies it, one deletes what was stored.
+
+use std::collections::BTreeMap;
 
 use crds::KubeBrainBackup;
 use crds::backup::DEFAULT_BACKOFF_LIMIT;
 use crds::backup::status::BackupRuntime;
+use crds::wishes::VERIFY;
 use k8s_openapi::api::batch::v1::{
-    Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule,
+    Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
+    PodFailurePolicyRule,
 };
 use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -13,7 +17,8 @@ use kube::{Resource, ResourceExt};
 use super::access::ClusterAccess;
 use super::pod::{PodPlacement, ProgramPod};
 use super::target::BackupTarget;
-use super::{BACKUP_CONTAINER, deletion_job_name, job_name};
+use super::verification::DAMAGED_EXIT_CODE;
+use super::{BACKUP_CONTAINER, deletion_job_name, job_name, verification_job_name};
 use crate::names::BACKUP;
 
 /// The file from which Kubernetes reads the result.
@@ -35,12 +40,42 @@ pub fn create_job(backup: &KubeBrainBackup, access: &ClusterAccess, runtime: &Ba
         pod.args.push("--verify".to_owned());
     }
     pod.flag("result-file", RESULT_FILE);
+    job(pod, job_name(backup), (backup, runtime), limits(backup))
+}
+
+/// Renders the Job that verifies the stored backup of this name, for a request.
+pub fn verification_job(backup: &KubeBrainBackup, stored: &str, request: &str, runtime: &BackupRuntime) -> Job {
+    let name = backup.name_any();
+    let target = BackupTarget::from(backup);
+    let mut pod = ProgramPod::new("verify", target, "kubebrain-backup", (BACKUP, &name));
+    pod.decrypt(target);
+    pod.args.push(stored.to_owned());
+    let mut job = job(pod, verification_job_name(backup), (backup, runtime), limits(backup));
+    let request = (VERIFY.to_owned(), request.to_owned());
+    job.metadata.annotations = Some(BTreeMap::from([request]));
+    // Another attempt would find the same damage.
+    if let Some(policy) = job.spec.as_mut().and_then(|spec| spec.pod_failure_policy.as_mut()) {
+        policy.rules.push(PodFailurePolicyRule {
+            action: "FailJob".to_owned(),
+            on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
+                container_name: Some(BACKUP_CONTAINER.to_owned()),
+                operator: "In".to_owned(),
+                values: vec![DAMAGED_EXIT_CODE],
+            }),
+            ..PodFailurePolicyRule::default()
+        });
+    }
+    job
+}
+
+/// Returns the number of pods that may fail and the seconds that a backup, or its verification, may take.
+fn limits(backup: &KubeBrainBackup) -> (i32, i64) {
+    let spec = &backup.spec;
     let timeout = crds::duration::parse(spec.timeout()).map_or(0, |timeout| timeout.as_secs());
-    let limits = (
+    (
         spec.backoff_limit.unwrap_or(DEFAULT_BACKOFF_LIMIT),
         i64::try_from(timeout).unwrap_or(i64::MAX),
-    );
-    job(pod, job_name(backup), (backup, runtime), limits)
+    )
 }
 
 /// Renders the Job that deletes the stored objects.

@@ -96,12 +96,7 @@ impl ProgramPod {
     /// Adds the flags of a pod that stores what it reads from the members.
     pub(crate) fn store(&mut self, target: BackupTarget<'_>, access: &ClusterAccess) {
         self.object_flags(target.destination);
-        if let Some(encryption) = target.encryption {
-            let key = &encryption.key_secret_ref;
-            let sources = vec![from_secret(&key.name, vec![item(&key.key, "key")])];
-            let path = self.project(ENCRYPTION_VOLUME, sources);
-            self.flag("encryption-key-file", format!("{path}/key"));
-        }
+        self.decrypt(target);
         self.flag("endpoints", &access.endpoint);
         if let Some(sources) = &access.certificates {
             let path = self.project(CLUSTER_VOLUME, sources.clone());
@@ -114,6 +109,16 @@ impl ProgramPod {
             self.env
                 .push(from_key("ETCDCTL_PASSWORD", &user.name, "password", true));
             self.flag("user", "$(BACKUP_USER)");
+        }
+    }
+
+    /// Adds the flag of a pod that reads or writes what is encrypted.
+    pub(crate) fn decrypt(&mut self, target: BackupTarget<'_>) {
+        if let Some(encryption) = target.encryption {
+            let key = &encryption.key_secret_ref;
+            let sources = vec![from_secret(&key.name, vec![item(&key.key, "key")])];
+            let path = self.project(ENCRYPTION_VOLUME, sources);
+            self.flag("encryption-key-file", format!("{path}/key"));
         }
     }
 

@@ -10,6 +10,7 @@ use kube::ResourceExt as _;
 use serde::Deserialize;
 
 use super::target::BackupTarget;
+use super::verification;
 use crate::event::ClusterEvent;
 use crate::member::clean;
 use crate::status::{ConditionStatus, ConditionUpdate, merge, whole_seconds};
@@ -147,7 +148,7 @@ fn conditions(progress: &BackupProgress, before: &[Condition]) -> Vec<ConditionU
         ],
         BackupProgress::Deleting { message, is_trouble } => {
             let reason = if *is_trouble { "DeletionFailed" } else { "Deleting" };
-            // The others tell whether there is a backup, and stay.
+            // The others tell whether there is a backup, and stay; that of a verification ends with it.
             let kept = before
                 .iter()
                 .filter(|condition| ["Complete", "Failed"].contains(&condition.type_.as_str()));
@@ -207,6 +208,15 @@ pub fn events(backup: &KubeBrainBackup, status: &KubeBrainBackupStatus) -> Vec<C
     };
     if let Some(complete) = news("Complete") {
         events.push(ClusterEvent::normal("BackupCompleted", "Backup", complete.message));
+    }
+    let verified = || find(Some(status), verification::CONDITION);
+    let is_new = before.and_then(|before| before.verification.as_ref()) != status.verification.as_ref();
+    if let Some(verified) = verified().filter(|_| is_new) {
+        events.push(match verified.status.as_str() {
+            "True" => ClusterEvent::normal("BackupVerified", "Verify", verified.message),
+            "False" => ClusterEvent::warning("BackupDamaged", "Verify", verified.message),
+            _ => ClusterEvent::warning("BackupNotVerified", "Verify", verified.message),
+        });
     }
     if let Some(failed) = news("Failed") {
         events.push(ClusterEvent::warning("BackupFailed", failed.reason, failed.message));

@@ -526,3 +526,124 @@ fn result_of_a_pod_is_bounded_and_only_that_of_a_success() {
     let id = it.status.unwrap().cluster_id.unwrap();
     assert!(id.len() <= 128 && !id.contains('\n'), "{id}");
 }
+
+mod verifications {
+    use super::*;
+    use crate::backup::verification::{VerificationProgress, found_damage, is_for, requested, status_of};
+    use crds::backup::status::VerificationResult;
+
+    fn complete(request: &str) -> KubeBrainBackup {
+        let mut complete = backup(
+            s3(),
+            json!({"encryption": {"keySecretRef": {"name": "e"}}, "backoffLimit": 1, "timeout": "2h"}),
+        );
+        let since = Timestamp::UNIX_EPOCH;
+        let condition = json!({"type": "Complete", "status": "True", "reason": "Completed", "message": "", "lastTransitionTime": since});
+        complete.status = serde_json::from_value(json!({"conditions": [condition], "backupName": "b"})).unwrap();
+        complete
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert("kubebrain.io/verify".to_owned(), request.to_owned());
+        complete
+    }
+
+    #[test]
+    fn request_is_handled_once_and_for_complete_backups_alone() {
+        let mut backup = complete("1");
+        assert_eq!(requested(&backup), Some("1"));
+        assert!(!is_settled(&backup));
+        let ended = VerificationProgress::Ended {
+            result: VerificationResult::Verified,
+            message: "read".to_owned(),
+            time: None,
+        };
+        backup.status = Some(status_of(&backup, "1", &ended, Timestamp::UNIX_EPOCH));
+        assert_eq!(requested(&backup), None);
+        let again = KubeBrainBackup {
+            status: backup.status.clone(),
+            ..complete("2")
+        };
+        assert_eq!(requested(&again), Some("2"));
+        assert_eq!(requested(&complete("")), None);
+        assert_eq!(requested(&complete(&"x".repeat(257))), None);
+        let mut running = complete("1");
+        running.status = None;
+        assert_eq!(requested(&running), None);
+    }
+
+    #[test]
+    fn job_reads_the_backup_and_stops_at_damage() {
+        let backup = complete("1");
+        let job = verification_job(&backup, "b", "1", &runtime(&cluster(json!({})), &settings()));
+        assert!(is_for(&job, "1") && !is_for(&job, "2"));
+        let job = value(&job);
+        assert_eq!(job["metadata"]["name"], "nightly-backup-verify");
+        let expected = [
+            "backup",
+            "verify",
+            "--destination=s3://backups/dev",
+            "--destination-explicit-credentials",
+            "--encryption-key-file=/etc/kubebrain/encryption/key",
+            "b",
+        ];
+        assert_eq!(args(&job), expected);
+        assert_eq!(job["spec"]["backoffLimit"], 1);
+        assert_eq!(job["spec"]["activeDeadlineSeconds"], 7200);
+        let rules = &job["spec"]["podFailurePolicy"]["rules"];
+        let damage =
+            json!({"action": "FailJob", "onExitCodes": {"containerName": "backup", "operator": "In", "values": [3]}});
+        assert_eq!(rules[1], damage, "{rules}");
+    }
+
+    #[test]
+    fn damage_is_told_from_other_failures() {
+        let pod = |code: i32| -> Pod {
+            let state = json!({"terminated": {"exitCode": code}});
+            let status = json!({"name": "backup", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+            serde_json::from_value(json!({"metadata": {}, "status": {"containerStatuses": [status]}})).unwrap()
+        };
+        assert!(found_damage(&pod(3)));
+        assert!(!found_damage(&pod(1)));
+        for (result, condition, verified, event) in [
+            (
+                VerificationResult::Verified,
+                "True Verified",
+                Some(true),
+                "BackupVerified",
+            ),
+            (
+                VerificationResult::Damaged,
+                "False Damaged",
+                Some(false),
+                "BackupDamaged",
+            ),
+            (
+                VerificationResult::Failed,
+                "Unknown VerificationFailed",
+                None,
+                "BackupNotVerified",
+            ),
+        ] {
+            let backup = complete("1");
+            let ended = VerificationProgress::Ended {
+                result,
+                message: "parts/1".to_owned(),
+                time: None,
+            };
+            let status = status_of(&backup, "1", &ended, Timestamp::UNIX_EPOCH);
+            let conditions = status.conditions.as_ref().unwrap();
+            assert_eq!(conditions[0].type_, "Complete", "the others stay");
+            let found = format!("{} {}", conditions[1].status, conditions[1].reason);
+            assert_eq!((found.as_str(), status.verified), (condition, verified));
+            let told: Vec<_> = events(&backup, &status).iter().map(|event| event.reason).collect();
+            assert_eq!(told, [event]);
+            let after = KubeBrainBackup {
+                status: Some(status),
+                ..backup
+            };
+            assert_eq!(verification::is_damaged(&after), result == VerificationResult::Damaged);
+            assert!(events(&after, after.status.as_ref().unwrap()).is_empty());
+        }
+    }
+}

@@ -28,6 +28,8 @@ pub struct ScheduleProgress {
     pub(super) scheduled: Option<Timestamp>,
     pub(super) missed: Option<Timestamp>,
     pub(super) next: Option<Timestamp>,
+    /// The time of the last verification.
+    pub(super) verified: Option<Timestamp>,
     pub(super) active: Vec<String>,
     pub(super) newest: Option<String>,
     /// The newest backup that is complete, and the time when it was.
@@ -108,6 +110,7 @@ pub fn status_of(
             &previous.last_failed_time,
             progress.failure.as_ref().map(|(time, _)| *time),
         ),
+        last_verification_time: later(&previous.last_verification_time, progress.verified),
         last_backup: progress.newest.clone().or(previous.last_backup.clone()),
         last_successful_backup: progress
             .success

@@ -22,7 +22,7 @@ pub fn merge(
 }
 
 /// Returns all conditions unchanged except one.
-pub(super) fn replace(
+pub(crate) fn replace(
     previous: &[Condition],
     update: &ConditionUpdate,
     generation: Option<i64>,
