@@ -181,6 +181,17 @@ pub async fn is_restoring(register: &dyn CasRegister, token: &str) -> Result<boo
     is_marked(register, token, PrefixUse::Restoring).await
 }
 
+/// Returns the id of this cluster if its members may start on the key prefix; `None` if it has no owner, or is being wiped or restored
+/// into.
+pub async fn serving(register: &dyn CasRegister, token: &str) -> Result<Option<u64>, OwnerError> {
+    let Some(stored) = get(register).await? else {
+        return Ok(None);
+    };
+    let owner = PrefixOwner::parse(&stored)?;
+    owner.check(token)?;
+    Ok((owner.mark == PrefixUse::Serving).then_some(owner.id))
+}
+
 /// Returns true if a key prefix of this cluster is marked as being wiped.
 pub async fn is_wiping(register: &dyn CasRegister, token: &str) -> Result<bool, OwnerError> {
     is_marked(register, token, PrefixUse::Wiping).await
@@ -241,8 +252,11 @@ mod tests {
             is_restoring(&register, "b").await,
             Err(OwnerError::Taken { .. })
         ));
+        assert_eq!(serving(&register, "a").await.unwrap(), None);
         end_restore(&register, "a").await.unwrap();
-        claim(&register, "a").await.unwrap();
+        let id = claim(&register, "a").await.unwrap();
+        assert_eq!(serving(&register, "a").await.unwrap(), Some(id));
+        assert!(matches!(serving(&register, "b").await, Err(OwnerError::Taken { .. })));
         assert!(!is_restoring(&register, "a").await.unwrap());
         let again = begin_restore(&register, "a").await;
         assert!(matches!(again, Err(OwnerError::Occupied)));
@@ -255,6 +269,7 @@ mod tests {
         assert!(matches!(occupied(&interrupted).await, Ok(OwnerError::Restoring)));
         assert!(!is_wiping(&interrupted, "a").await.unwrap());
         begin_wipe(&interrupted, "a").await.unwrap();
+        assert_eq!(serving(&interrupted, "a").await.unwrap(), None);
         assert!(is_wiping(&interrupted, "a").await.unwrap());
         assert!(matches!(claim(&interrupted, "a").await, Err(OwnerError::Wiping)));
         assert!(matches!(end_restore(&interrupted, "a").await, Err(OwnerError::Wiping)));

@@ -10,7 +10,7 @@ use clap::{Arg, ArgMatches, value_parser};
 
 use super::command::{LOG, STORE, check_store_is_named, flags, is_set, option, quiet, store_flags, switch, value};
 use super::import::{source, source_flags};
-use super::snapshot::{bump_flags, bump_revision};
+use super::snapshot::{bump_flags, bump_revision, once_flags};
 use super::{BackupAction, BackupChoice, BackupCommand, DeletedBackup, FlagError, RestorePoint, Subcommand, duration};
 use backup_repository::{BackupName, DestinationOptions, Variables};
 use chrono::{DateTime, Utc};
@@ -56,7 +56,9 @@ at which the archive did not follow the store is refused.
 
 The backup is read into an unnamed file next to the data directory, or in $TMPDIR for TiKV, and then restored as by `kubebrain snapshot \
 restore`: after an interruption or a crash the same command continues, and no server starts on the store before it is complete. It takes up \
-to four times the size of the snapshot on disk. --initial-cluster-token must be that of the members.";
+to four times the size of the snapshot on disk. --initial-cluster-token must be that of the members.
+
+With --once the command can be repeated until it succeeds, whatever the newest backup is by then: a complete store is never changed.";
 
 const VERIFY: &str = "\
 All parts are read into an unnamed file in $TMPDIR and compared with the manifest; then the snapshot in them with its own checksum, and its \
@@ -116,6 +118,7 @@ pub(super) fn command() -> Command {
                 .arg(name("the name of the backup, or `latest`; may be left out with a point"))
                 .args(point_flags())
                 .args(bump_flags())
+                .args(once_flags())
                 .args(store_flags(&STORE)),
             reads("export", "Writes a backup to a file that `etcdutl snapshot restore` takes")
                 .arg(name(chosen).required(true))
@@ -299,6 +302,8 @@ pub(super) fn read(action: &str, args: &ArgMatches, env: &[(OsString, OsString)]
                 backup: choice(args)?,
                 point,
                 bump_revision: bump_revision(args)?,
+                once: is_set(args, "once"),
+                result_file: value::<String>(args, "result-file").map(Into::into),
             }
         }
         "export" => BackupAction::Export {

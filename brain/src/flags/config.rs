@@ -83,6 +83,10 @@ pub enum BackupAction {
         point: RestorePoint,
         /// As for a snapshot.
         bump_revision: u64,
+        /// True if a complete store is left as it is, and a part of another backup is deleted.
+        once: bool,
+        /// The file of the result, in JSON.
+        result_file: Option<PathBuf>,
     },
     /// Writes the snapshot of one to a file.
     Export {
@@ -151,6 +155,10 @@ pub struct SnapshotCommand {
     pub bump_revision: u64,
     /// True if a new store is made of it; otherwise its status is printed.
     pub restores: bool,
+    /// True if a complete store is left as it is, and a part of another snapshot is deleted.
+    pub once: bool,
+    /// The file of the result, in JSON.
+    pub result_file: Option<PathBuf>,
 }
 
 /// The action of `kubebrain import`.

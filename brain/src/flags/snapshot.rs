@@ -31,6 +31,17 @@ pub(super) fn bump_flags() -> [Arg; 2] {
     ]
 }
 
+/// Returns the flags of a restore that a program repeats until it succeeds.
+pub(super) fn once_flags() -> [Arg; 2] {
+    [
+        switch(
+            "once",
+            "do nothing if the target holds a complete store, and delete a part of another snapshot or backup there",
+        ),
+        option("result-file", "FILE", "write the result to this file, in JSON"),
+    ]
+}
+
 /// Reads [`bump_flags`]: 0 if the revision stays.
 pub(super) fn bump_revision(args: &ArgMatches) -> Result<u64, FlagError> {
     let bump = value(args, "bump-revision").unwrap_or_default();
@@ -58,6 +69,7 @@ pub(super) fn command() -> Command {
                 .visible_alias("import")
                 .after_help(RESTORE)
                 .args(bump_flags())
+                .args(once_flags())
                 .args(store_flags(&STORE)),
             save.arg(
                 Arg::new("rest")
@@ -78,6 +90,11 @@ pub(super) fn read(action: &str, args: &ArgMatches) -> Result<Subcommand, FlagEr
         skip_hash_check: is_set(args, "skip-hash-check"),
         bump_revision: bump_revision(args)?,
         restores: action == "restore",
+        once: action == "restore" && is_set(args, "once"),
+        result_file: match action {
+            "restore" => value::<String>(args, "result-file").map(Into::into),
+            _ => None,
+        },
     };
     if command.restores {
         check_store_is_named("snapshot restore", args)?;

@@ -11,7 +11,9 @@ use tonic::Status;
 use tracing::{info, warn};
 
 use crate::flags::{BackupAction, BackupChoice, BackupCommand, Config, DeletedBackup, Storage};
-use crate::server::restore::{RestoreInput, RestoreRequest, make_store};
+use crate::server::restore::{
+    self, RestoreInput, RestoreRequest, RestoreResult, RestoredStore, make_store, write_result,
+};
 use crate::server::run::Lifecycle;
 use backup::import::{SnapshotParts, Source, SourceOptions, in_short, is_transient};
 use backup::snapshot::{SnapshotFile, Spool, SpoolFile};
@@ -41,6 +43,20 @@ pub(crate) async fn run(config: &Config, command: &BackupCommand, mut life: Life
 
 /// Returns the text to print.
 async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> anyhow::Result<String> {
+    // Neither keys nor the destination are needed then, and they may be gone by now.
+    if let BackupAction::Restore {
+        once: true,
+        result_file,
+        ..
+    } = &command.action
+        && let Some(id) = unless(&life.leave, restore::existing(config)).await?
+    {
+        let (result, text) = RestoreResult::existed(id);
+        if let Some(file) = result_file {
+            write_result(&result, file)?;
+        }
+        return Ok(text);
+    }
     let keys = keys(command)?;
     let writes = matches!(
         command.action,
@@ -68,7 +84,7 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
             let created = Box::pin(create_of_request(repository, source, options, *verify));
             let (manifest, text) = unless(&leave, created).await?;
             if let Some(file) = result_file {
-                BackupResult::new(&manifest, *verify).write(file)?;
+                write_result(&BackupResult::new(&manifest, *verify), file)?;
             }
             Ok(text)
         }
@@ -96,10 +112,17 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
             backup,
             point,
             bump_revision,
+            once,
+            result_file,
         } => {
             let chosen = point::choose(repository, backup, *point, keys);
             let (reader, changes) = unless(&leave, chosen).await?;
-            restore(config, &reader, (changes.as_ref(), *bump_revision), life).await
+            let how = (changes.as_ref(), *bump_revision, *once);
+            let (result, text) = restore_backup(config, &reader, how, life).await?;
+            if let Some(file) = result_file {
+                write_result(&result, file)?;
+            }
+            Ok(text)
         }
         BackupAction::Export { backup, file } => {
             let export = async {
@@ -265,12 +288,13 @@ async fn create_once(
     Box::pin(repository.create(origin, snapshot, options)).await
 }
 
-async fn restore(
+/// Makes a store of a backup. Returns the result with the text to print.
+async fn restore_backup(
     config: &Config,
     reader: &BackupReader,
-    (changes, bump_revision): (Option<&ArchivedChanges>, u64),
+    (changes, bump_revision, starts_over): (Option<&ArchivedChanges>, u64, bool),
     life: &mut Lifecycle,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<(RestoreResult, String)> {
     let dir = match &config.storage {
         Storage::Embedded => existing(&config.data_dir),
         Storage::Tikv(_) => std::env::temp_dir(),
@@ -279,9 +303,11 @@ async fn restore(
         input: RestoreInput::Backup { reader, dir: &dir },
         changes,
         bump_revision,
+        starts_over,
     };
-    let restored = make_store(config, &request, life).await?;
-    Ok(format!("{restored}\n"))
+    let restored: RestoredStore = make_store(config, &request, life).await?;
+    let result = RestoreResult::made(&restored, Some(&reader.manifest.name));
+    Ok((result, format!("{restored}\n")))
 }
 
 /// Returns the directory, or the nearest one above it that exists.

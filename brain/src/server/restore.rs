@@ -12,9 +12,11 @@ use engine::LogAndRows;
 use etcd_types::types::Revision;
 
 mod directory;
+mod result;
 mod tikv;
 
 pub(crate) use directory::check_space;
+pub(super) use result::{RestoreResult, write as write_result};
 
 /// A new store that is wanted.
 pub(super) struct RestoreRequest<'a> {
@@ -23,6 +25,15 @@ pub(super) struct RestoreRequest<'a> {
     pub(super) changes: Option<&'a ArchivedChanges>,
     /// The number by which the newest revision is raised; 0 changes nothing.
     pub(super) bump_revision: u64,
+    /// True if a part of another snapshot below a key prefix is deleted. One in a directory always is.
+    pub(super) starts_over: bool,
+}
+
+/// A store that was made.
+pub(super) struct RestoredStore {
+    pub(super) summary: RestoreSummary,
+    /// The id of its cluster.
+    pub(super) cluster_id: u64,
 }
 
 /// The snapshot that a new store is made of.
@@ -59,20 +70,27 @@ impl std::fmt::Display for RestoreInput<'_> {
     }
 }
 
-/// Makes a new store where the flags say. Returns a line that describes it.
+/// Returns the id of the cluster whose complete store is where the flags say; `None` if there is none.
+pub(super) async fn existing(config: &Config) -> anyhow::Result<Option<u64>> {
+    match &config.storage {
+        Storage::Embedded => Ok(directory::existing(&config.data_dir)?),
+        Storage::Tikv(options) => tikv::existing(config, options).await,
+    }
+}
+
+/// Makes a new store where the flags say.
 pub(super) async fn make_store(
     config: &Config,
     request: &RestoreRequest<'_>,
     life: &mut Lifecycle,
-) -> anyhow::Result<String> {
-    let restored = match &config.storage {
+) -> anyhow::Result<RestoredStore> {
+    match &config.storage {
         Storage::Embedded => {
             let source = open_and_hash(request, life).await?;
-            directory::restore_into(config, &source, life).await?
+            directory::restore_into(config, &source, life).await
         }
-        Storage::Tikv(options) => tikv::restore_into(config, options, request, life).await?,
-    };
-    Ok(describe(&restored))
+        Storage::Tikv(options) => tikv::restore_into(config, options, request, life).await,
+    }
 }
 
 /// Opens the snapshot, and returns the SHA-256 of its database as well.
@@ -111,15 +129,20 @@ pub(super) async fn interruptible<T: Send + 'static>(
     }
 }
 
-fn describe(restored: &RestoreSummary) -> String {
-    let RestoreSummary {
-        revision,
-        compacted,
-        versions,
-        leases,
-    } = restored;
-    let compacted = describe_compaction(*compacted);
-    format!("restored revision {revision}, {compacted}: {versions} versions, {leases} leases")
+impl std::fmt::Display for RestoredStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let RestoreSummary {
+            revision,
+            compacted,
+            versions,
+            leases,
+        } = self.summary;
+        let compacted = describe_compaction(compacted);
+        write!(
+            f,
+            "restored revision {revision}, {compacted}: {versions} versions, {leases} leases"
+        )
+    }
 }
 
 /// Says up to where a store is compacted; it is not if the revision is not positive.

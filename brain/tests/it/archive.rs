@@ -504,3 +504,61 @@ async fn archive_outlives_a_leader_and_is_restored_into_a_key_prefix() {
     assert!(found == content, "{found:?} {content:?}");
     member.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore_that_is_made_once_starts_over_in_a_key_prefix_if_the_newest_point_has_moved() {
+    let Archived {
+        temp: _temp,
+        to,
+        source,
+        channel,
+        running,
+    } = Archived::start().await;
+    let first = write(&channel, 0).await;
+    has_stored(&running, first).await;
+    let site = Site::new(1).await;
+    let (pd, prefix) = (
+        format!("--tikv-pd-endpoints={}", site.tikv.pd()),
+        "--tikv-key-prefix=restored",
+    );
+    let flags = ["--at-end", "--once", "--storage=tikv", &pd, prefix].map(str::to_owned);
+    let all = [
+        "backup".to_owned(),
+        "restore".to_owned(),
+        format!("--destination=file://{}", to.display()),
+    ];
+    let doomed = [&all[..], &flags].concat();
+    let (code, said) = Process::doomed(&doomed, "archive-segment-added:1").ended().await;
+    assert_eq!(code, None, "{said}");
+    let newest = write(&channel, 60).await;
+    has_stored(&running, newest).await;
+    running.stop().await;
+    // An attempt is also killed while it deletes, or right after it.
+    let (code, said) = Process::doomed(&doomed, "archive-segment-added:1").ended().await;
+    assert!(
+        code.is_none() && said.contains("deleting a part of another snapshot"),
+        "{said}"
+    );
+    let restore = || {
+        let (to, flags) = (to.clone(), flags.clone());
+        let run = move || {
+            let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+            printed(backup(&to, &[&["restore"], &flags[..]].concat()))
+        };
+        tokio::task::spawn_blocking(run)
+    };
+    let said = restore().await.unwrap();
+    assert!(said.starts_with(&format!("restored revision {newest}, ")), "{said}");
+    let content = read(&channel, newest).await.with_used_leases();
+    source.stop().await;
+    let member = site.start(0, 1, &[prefix]).await;
+    let found = read(&member.connect().await, newest).await.with_used_leases();
+    assert!(found == content, "{found:?} {content:?}");
+    let said = restore().await.unwrap();
+    assert!(
+        said.starts_with("nothing restored: there is the store of cluster "),
+        "{said}"
+    );
+    assert_eq!(count(&member.connect().await, 1).await, newest + 1);
+    member.stop().await;
+}

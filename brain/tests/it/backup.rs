@@ -357,3 +357,62 @@ async fn request_has_one_backup_however_often_it_is_made() {
     assert!(said.contains("was made, but cannot be verified"), "{said}");
     source.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore_that_is_made_once_changes_no_store() {
+    let temp = TempDir::new().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let (to, dir, result) = (path("backups"), path("restored"), path("result"));
+    let source = Kubebrain::start(&path("source")).await;
+    let channel = connect(&source.url).await;
+    let first = write(&channel, 0).await;
+    printed(backup(&to, &["create", &format!("--endpoints={}", source.url)]));
+    let (into, file) = (
+        format!("--data-dir={}", dir.display()),
+        format!("--result-file={}", result.display()),
+    );
+    let args = ["restore", "latest", "--once", &into, &file];
+    let read_result = || -> Value { serde_json::from_str(&fs::read_to_string(&result).unwrap()).unwrap() };
+    let said = printed(backup(&to, &args));
+    assert!(said.starts_with(&format!("restored revision {first}, ")), "{said}");
+    let made = read_result();
+    assert_eq!(
+        (&made["existed"], made["revision"].as_i64()),
+        (&Value::Bool(false), Some(first))
+    );
+    assert_eq!(made["name"], names(&to)[0].as_str());
+    let id = made["clusterId"].as_str().unwrap().to_owned();
+
+    // A directory with other content is refused anyway.
+    fs::create_dir(path("other")).unwrap();
+    fs::write(path("other").join("file"), "").unwrap();
+    let other = format!("--data-dir={}", path("other").display());
+    let said = refused(backup(&to, &["restore", "latest", "--once", &other]));
+    assert!(said.contains("is not empty: it holds \"file\""), "{said}");
+
+    // Neither another backup nor the loss of all of them matters to a store that has changed since.
+    let second = write(&channel, 60).await;
+    printed(backup(&to, &["create", &format!("--endpoints={}", source.url)]));
+    source.stop().await;
+    let store = Kubebrain::start(&dir).await;
+    let newest = write(&connect(&store.url).await, 120).await;
+    store.stop().await;
+    assert!(second > first && newest > first);
+    for _ in 0..2 {
+        let said = printed(backup(&to, &args));
+        assert_eq!(
+            said,
+            format!("nothing restored: there is the store of cluster {id} already\n")
+        );
+        let found = read_result();
+        assert_eq!(
+            (&found["existed"], &found["clusterId"]),
+            (&Value::Bool(true), &made["clusterId"])
+        );
+        assert!(found["revision"].is_null() && found["name"].is_null());
+        fs::remove_dir_all(&to).unwrap_or_default();
+    }
+    let store = Kubebrain::start(&dir).await;
+    assert!(write(&connect(&store.url).await, 180).await > newest);
+    store.stop().await;
+}

@@ -51,13 +51,17 @@ fn backup_takes_a_destination_and_an_action() {
         assert_eq!(found.key_files.len(), 2);
     }
 
-    let line = format!("backup restore {NAME} --destination file:///d --data-dir e --bump-revision 5 --mark-compacted");
+    let line = format!(
+        "backup restore {NAME} --destination file:///d --data-dir e --bump-revision 5 --mark-compacted --once --result-file r"
+    );
     let (config, found) = command(&line);
     assert_eq!(config.data_dir.to_str(), Some("e"));
     let restore = BackupAction::Restore {
         backup: named.clone(),
         point: RestorePoint::Backup,
         bump_revision: 5,
+        once: true,
+        result_file: Some("r".into()),
     };
     assert_eq!(found.action, restore);
     let line =
@@ -142,6 +146,8 @@ fn restore_takes_one_point() {
             backup,
             point,
             bump_revision: 0,
+            once: false,
+            result_file: None,
         };
         assert_eq!(found.action, restore, "{flags} {name}");
     }

@@ -17,6 +17,8 @@ fn snapshot_takes_a_file_and_what_says_where_the_store_is() {
         skip_hash_check: false,
         bump_revision: 0,
         restores: true,
+        once: false,
+        result_file: None,
     };
     for line in [
         "snapshot restore f --data-dir d",
@@ -44,6 +46,15 @@ fn snapshot_takes_a_file_and_what_says_where_the_store_is() {
         };
         assert_eq!(command(line).1, bumped);
     }
+    let once = SnapshotCommand {
+        once: true,
+        result_file: Some("r".into()),
+        ..restore.clone()
+    };
+    assert_eq!(
+        command("snapshot restore f --data-dir d --once --result-file r").1,
+        once
+    );
     let unbumped = "snapshot restore f --data-dir d --bump-revision=0 --mark-compacted=false";
     assert_eq!(command(unbumped).1, restore);
     let (config, found) = command("snapshot status f");

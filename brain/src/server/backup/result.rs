@@ -1,9 +1,5 @@
 //! The result of `kubebrain backup create`, for programs.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::Context as _;
 use serde::Serialize;
 
 use backup_repository::{BackupName, Manifest};
@@ -43,12 +39,5 @@ impl<'a> BackupResult<'a> {
             encryption_key_id: manifest.encryption.map(|encryption| encryption.key_id.to_string()),
             verified,
         }
-    }
-
-    /// Writes it into a file, which may exist: Kubernetes mounts the one that it reads.
-    pub(super) fn write(&self, file: &Path) -> anyhow::Result<()> {
-        let mut line = serde_json::to_vec(self)?;
-        line.push(b'\n');
-        fs::write(file, line).with_context(|| format!("write the result to {}", file.display()))
     }
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail, ensure};
 use tracing::{info, warn};
 
-use super::SnapshotSource;
-use crate::data_dir::{self, Identity, RestoringDir, RestoringFrom};
+use super::{RestoredStore, SnapshotSource};
+use crate::data_dir::{self, DataDirError, Identity, RestoringDir, RestoringFrom};
 use crate::flags::Config;
 use crate::server::embedded;
 use crate::server::run::Lifecycle;
-use backup::snapshot::{FileError, RestoreOptions, RestoreSummary, Spool, UnfitSnapshot};
+use backup::snapshot::{FileError, RestoreOptions, Spool, UnfitSnapshot};
 use engine::LogAndRows;
 use engine::log::LogId;
 use telemetry::metrics::Metrics;
@@ -28,12 +28,26 @@ struct OpenedRestore {
     is_begun: bool,
 }
 
+/// Returns the id of the cluster whose complete store a directory holds; `None` if it holds none. Changes nothing.
+pub(super) fn existing(path: &Path) -> Result<Option<u64>, DataDirError> {
+    if !path.is_dir() {
+        return Ok(None);
+    }
+    match data_dir::inspect(path) {
+        // Until the log is named nothing was acknowledged.
+        Ok(identity) => Ok(identity.filter(|it| it.log.is_some()).map(|it| it.cluster_id)),
+        // The restore continues with what there is, or refuses it.
+        Err(DataDirError::Restoring { .. } | DataDirError::Foreign { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Restores the snapshot into the data directory, or continues a restore of it.
 pub(super) async fn restore_into(
     config: &Config,
     source: &SnapshotSource<'_>,
     life: &Lifecycle,
-) -> anyhow::Result<RestoreSummary> {
+) -> anyhow::Result<RestoredStore> {
     let opened = tokio::select! {
     biased;
     () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
@@ -61,14 +75,17 @@ pub(super) async fn restore_into(
     filled = Box::pin(fill) => filled,
     };
     match filled {
-        Ok(restored) => {
+        Ok(summary) => {
             target.finish(&Identity {
                 format: data_dir::DIR_FORMAT,
                 cluster_id: from.cluster_id,
                 member_id: from.member_id,
                 log: Some(LogId(from.log)),
             })?;
-            Ok(restored)
+            Ok(RestoredStore {
+                summary,
+                cluster_id: from.cluster_id,
+            })
         }
         Err(error) if error.is::<FileError>() || error.is::<UnfitSnapshot>() => {
             abandon(target);

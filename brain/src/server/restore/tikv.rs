@@ -6,19 +6,20 @@ use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use super::{RestoreRequest, SnapshotSource, open_and_hash};
+use super::{RestoreRequest, RestoredStore, SnapshotSource, open_and_hash};
 use crate::flags::{Config, TikvOptions};
 use crate::server::claim::{IMPORTER_REGISTER, PrefixClaim};
 use crate::server::import::IMPORTING_REGISTER;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT_DOUBLINGS, connection};
-use backup::snapshot::{FileError, RestoreOptions, RestoreSummary, UnfitSnapshot};
+use crate::server::wipe::wipe;
+use backup::snapshot::{FileError, RestoreOptions, UnfitSnapshot};
 use cluster::prefix_owner;
 use cluster::prefix_owner::{OWNER_REGISTER, OwnerError};
 use engine::LogAndRows;
 use engine::cas_register::{self, CasRegister as _};
 use engine::log::frame::is_barrier;
-use engine_tikv::{Tikv, TikvLog, TikvRegister, TikvRows};
+use engine_tikv::{Reclaim, Tikv, TikvLog, TikvRegister, TikvRows};
 
 /// The name of the register that holds a [`PartialRestore`]. It is part of the format.
 const RESTORING_REGISTER: &str = "restoring";
@@ -32,13 +33,20 @@ struct PartialRestore {
     member_id: u64,
 }
 
+/// Returns the id of this cluster if its complete store is below the key prefix. Fails if another cluster owns the prefix.
+pub(super) async fn existing(config: &Config, options: &TikvOptions) -> anyhow::Result<Option<u64>> {
+    let (tikv, _supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT_DOUBLINGS)).await?;
+    let owner = tikv.register(OWNER_REGISTER);
+    Ok(prefix_owner::serving(&owner, &config.initial_cluster_token).await?)
+}
+
 /// Restores the snapshot below the key prefix, or continues a restore of it.
 pub(super) async fn restore_into(
     config: &Config,
     options: &TikvOptions,
     request: &RestoreRequest<'_>,
     life: &mut Lifecycle,
-) -> anyhow::Result<RestoreSummary> {
+) -> anyhow::Result<RestoredStore> {
     let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT_DOUBLINGS)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let claim = PrefixClaim::new(tikv.register(IMPORTER_REGISTER));
@@ -63,10 +71,23 @@ async fn into_prefix(
     claim: &PrefixClaim<TikvRegister>,
     request: &RestoreRequest<'_>,
     life: &Lifecycle,
-) -> anyhow::Result<RestoreSummary> {
-    let found = claimed(tikv, token, claim).await?;
+) -> anyhow::Result<RestoredStore> {
+    let found = claimed(tikv, token, claim, request.starts_over).await?;
     match open_and_hash(request, life).await {
-        Ok(source) => fill_prefix(tikv, token, &source, found).await,
+        Ok(source) => {
+            let found = match found {
+                Some(part) if part.snapshot != source.identity => {
+                    ensure!(
+                        request.starts_over,
+                        "the key prefix holds a part of another snapshot: `kubebrain wipe` it"
+                    );
+                    start_over(tikv, token, claim).await?;
+                    None
+                }
+                found => found,
+            };
+            fill_prefix(tikv, token, &source, found).await
+        }
         Err(error) => {
             if found.is_none()
                 && let Err(left) = prefix_owner::abandon_restore(&tikv.register(OWNER_REGISTER), token).await
@@ -81,22 +102,25 @@ async fn into_prefix(
     }
 }
 
-/// Restores the snapshot into a claimed prefix, or continues with the part that was found there.
+/// Deletes a part of another snapshot, and claims the empty prefix.
+async fn start_over(tikv: &Tikv, token: &str, claim: &PrefixClaim<TikvRegister>) -> anyhow::Result<()> {
+    info!("deleting a part of another snapshot");
+    claim.release();
+    wipe(tikv, token, Reclaim::Required).await?;
+    prefix_owner::begin_restore(&tikv.register(OWNER_REGISTER), token).await?;
+    claim.take().await
+}
+
+/// Restores the snapshot into a claimed prefix, or continues with its part that was found there.
 async fn fill_prefix(
     tikv: &Tikv,
     token: &str,
     source: &SnapshotSource<'_>,
     found: Option<PartialRestore>,
-) -> anyhow::Result<RestoreSummary> {
+) -> anyhow::Result<RestoredStore> {
     let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(RESTORING_REGISTER));
     let (part, is_begun) = match found {
-        Some(part) => {
-            ensure!(
-                part.snapshot == source.identity,
-                "the key prefix holds a part of another snapshot: `kubebrain wipe` it"
-            );
-            (part, true)
-        }
+        Some(part) => (part, true),
         None => {
             tikv.pin().await?;
             let part = PartialRestore {
@@ -118,7 +142,7 @@ async fn fill_prefix(
         bump_revision: source.bump_revision,
         spool: None,
     };
-    let restored = source.restore(engine, &options, is_begun).await.map_err(|error| {
+    let summary = source.restore(engine, &options, is_begun).await.map_err(|error| {
         let is_final = error.is::<FileError>() || error.is::<UnfitSnapshot>();
         error.context(match is_final {
             true => "the key prefix holds unusable data: `kubebrain wipe` it",
@@ -126,6 +150,8 @@ async fn fill_prefix(
         })
     })?;
     prefix_owner::end_restore(&owner, token).await?;
+    let cluster_id = prefix_owner::serving(&owner, token).await?;
+    let cluster_id = cluster_id.context("the key prefix has lost its owner")?;
     // It means nothing any more.
     if let Err(error) = cas_register::set(&register, None).await {
         warn!(
@@ -133,7 +159,7 @@ async fn fill_prefix(
             "could not delete the restore marker; it is harmless"
         );
     }
-    Ok(restored)
+    Ok(RestoredStore { summary, cluster_id })
 }
 
 /// Takes the right to fill the prefix, on which no member starts from then on. Returns what an interrupted restore has left there; `None` if
@@ -142,8 +168,15 @@ async fn claimed(
     tikv: &Tikv,
     token: &str,
     claim: &PrefixClaim<TikvRegister>,
+    starts_over: bool,
 ) -> anyhow::Result<Option<PartialRestore>> {
     let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(RESTORING_REGISTER));
+    if starts_over && prefix_owner::is_wiping(&owner, token).await? {
+        // An earlier attempt was interrupted while it deleted a part of another snapshot, or a wipe was.
+        claim.take().await?;
+        start_over(tikv, token, claim).await?;
+        return Ok(None);
+    }
     if tikv.is_empty().await? {
         prefix_owner::begin_restore(&owner, token).await?;
     } else {

@@ -1,0 +1,57 @@
+//! The result of a restore, for programs.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use super::RestoredStore;
+use backup_repository::BackupName;
+
+/// A store that was made of a snapshot or a backup, or that existed already. Its fields are part of the interface: the operator reads them.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::server) struct RestoreResult {
+    /// True if the store existed, and nothing was changed.
+    existed: bool,
+    /// The id of the cluster of the store, in hexadecimal.
+    cluster_id: String,
+    /// The backup that it was made of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<BackupName>,
+    /// Its revision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<i64>,
+}
+
+impl RestoreResult {
+    /// A new store, made of this backup if it was one.
+    pub(in crate::server) fn made(store: &RestoredStore, name: Option<&BackupName>) -> Self {
+        Self {
+            existed: false,
+            cluster_id: format!("{:016x}", store.cluster_id),
+            name: name.cloned(),
+            revision: Some(store.summary.revision),
+        }
+    }
+
+    /// The complete store of this cluster. Returned with the text to print.
+    pub(in crate::server) fn existed(cluster_id: u64) -> (Self, String) {
+        let result = Self {
+            existed: true,
+            cluster_id: format!("{cluster_id:016x}"),
+            name: None,
+            revision: None,
+        };
+        let text = format!("nothing restored: there is the store of cluster {cluster_id:016x} already\n");
+        (result, text)
+    }
+}
+
+/// Writes a result into a file, which may exist: Kubernetes mounts the one that it reads.
+pub(in crate::server) fn write(result: &impl Serialize, file: &Path) -> anyhow::Result<()> {
+    let mut line = serde_json::to_vec(result)?;
+    line.push(b'\n');
+    fs::write(file, line).with_context(|| format!("write the result to {}", file.display()))
+}
