@@ -183,6 +183,8 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
         .message("storage.tikv.gc has no effect with workload.type External: set --tikv-gc-interval where the pods are made; remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.storage.embedded)")
         .message("storage.embedded has no effect with workload.type External: make the volume where the pods are made; remove it"),
+    validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.bootstrap) || (!has(self.spec.bootstrap.fromBackup) && !has(self.spec.bootstrap.fromSnapshot))")
+        .message("bootstrap has no effect with workload.type External: restore the data where the pods are made; remove it"),
     validation = Rule::new("self.spec.workload.type == 'External' || self.spec.storage.type != 'Embedded' || has(self.spec.storage.embedded)")
         .message("storage.embedded is required when type is Embedded: set storage.embedded.size, such as 10Gi"),
     validation = Rule::new("self.spec.storage.type != 'Embedded' || !has(self.spec.updateStrategy) || !has(self.spec.updateStrategy.leaderTransferTimeoutSeconds)")
@@ -193,7 +195,7 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
     validation = Rule::new("self.storage.type == oldSelf.storage.type")
         .message("storage.type is immutable: create a new cluster and copy the data")
         .field_path(".storage.type"),
-    validation = Rule::new("has(self.bootstrap) == has(oldSelf.bootstrap)")
+    validation = Rule::new("has(self.bootstrap) == has(oldSelf.bootstrap) && (!has(self.bootstrap) || self.bootstrap == oldSelf.bootstrap)")
         .message("bootstrap is immutable: it says where the first data came from"),
     validation = Rule::new("!has(self.quota) || isQuantity(string(self.quota))")
         .message("quota must be a size such as 8Gi or 10G; 10GB is written 10G")
@@ -241,7 +243,7 @@ pub struct KubeBrainClusterSpec {
     #[serde(default)]
     pub workload: Workload,
 
-    /// Source of the cluster's first data. Reserved; it cannot be changed later.
+    /// Source of the cluster's first data. It cannot be changed later. Default: the cluster begins empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crds::KubeBrainCluster;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::{DynamicObject, ObjectMeta, Request};
@@ -209,6 +210,7 @@ impl StepApplier<'_> {
                 Ok(None)
             }
             PlanStep::Try { pod, whole } => Box::pin(self.begin_trial(pod, whole, applied)).await,
+            PlanStep::CreateClaim { .. } | PlanStep::Bootstrap { .. } => self.step_of_bootstrap(step).await,
             PlanStep::ChangeClaim { .. }
             | PlanStep::EndTrial { .. }
             | PlanStep::RetainClaims { .. }
@@ -216,6 +218,40 @@ impl StepApplier<'_> {
             | PlanStep::Label { .. }
             | PlanStep::Resize { .. }
             | PlanStep::Replace { .. } => self.step_below(step).await,
+        }
+    }
+
+    /// Creates the Job that restores the first data, or the claim that it fills. If another client has created one since, that is looked at
+    /// in the next pass.
+    async fn step_of_bootstrap(&self, step: &PlanStep) -> Result<Option<ClusterEvent>, ApplyError> {
+        let params = PostParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let (what, made) = match step {
+            PlanStep::CreateClaim { claim } => {
+                let what = format!("PersistentVolumeClaim {}", claim.name_any());
+                (what, self.claims().create(&params, claim).await.map(drop))
+            }
+            PlanStep::Bootstrap { job } => {
+                let jobs: Api<Job> = Api::namespaced(self.client.clone(), &self.desired.names.namespace);
+                (
+                    format!("Job {}", job.name_any()),
+                    jobs.create(&params, job).await.map(drop),
+                )
+            }
+            _ => return Ok(None),
+        };
+        match made {
+            Err(kube::Error::Api(answer)) if answer.is_already_exists() => Ok(None),
+            made => {
+                made?;
+                Ok(Some(ClusterEvent::normal(
+                    "Created",
+                    "Bootstrap",
+                    format!("created {what}"),
+                )))
+            }
         }
     }
 

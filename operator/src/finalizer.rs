@@ -14,7 +14,7 @@ use kube::api::{ListParams, PostParams};
 use kube::core::ApiResource;
 use kube::{Api, Client, ResourceExt};
 use plan::event::ClusterEvent;
-use plan::names::{RESTART_HASH, SKIP_WIPE, WIPE};
+use plan::names::{RESTART_HASH, SKIP_WIPE, WIPE, bootstrap as bootstrap_job};
 use plan::objects::Renderer;
 use plan::ownership::{self, Ownership};
 use plan::spec::is_external;
@@ -23,6 +23,7 @@ use plan::status;
 use tracing::warn;
 
 use crate::api_error::FailureClass;
+use crate::bootstrap;
 use crate::cache::list_kept;
 use crate::cache::received::ObjectStub;
 use crate::context::Context;
@@ -153,6 +154,12 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Deleti
     let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
     if let StatefulSetLeft::Orphaned = delete_set(&context.client, cluster).await? {
         return Ok(DeletionProgress::Done(Box::new(kept(cluster, ORPHANED_REASON))));
+    }
+    let restoring = bootstrap_job(&name);
+    if !bootstrap::end(context, cluster, &restoring).await? {
+        return Ok(DeletionProgress::Waiting(format!(
+            "waiting for the end of Job {restoring}"
+        )));
     }
     let left = pods(context, cluster).await?;
     if !left.is_empty() {

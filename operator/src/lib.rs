@@ -28,6 +28,7 @@ mod apply_history;
 mod archive;
 mod backup;
 mod backup_schedule;
+mod bootstrap;
 mod cache;
 mod context;
 mod controller;

@@ -13,6 +13,7 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use plan::bootstrap::ObservedBootstrap;
 use plan::certificates::{CertificatePair, Leaf};
 use plan::member::MemberAnswer;
 use plan::objects::{ObjectKey, ObjectKind};
@@ -73,6 +74,7 @@ pub(crate) async fn observe(
         pod_monitors: stores.knows(ObjectKind::PodMonitor),
         given_secrets: context.user_secrets.of(cluster).await?,
         refused_pods: None,
+        bootstrap: ObservedBootstrap::default(),
         archive: context.backups.archive(cluster),
         last_backup: context.backups.last_backup(cluster),
     };

@@ -15,6 +15,7 @@ use tracing::{debug, info};
 
 use crate::api_error::FailureClass;
 use crate::apply::{self, StepApplier};
+use crate::bootstrap;
 use crate::cache::received::ObjectStub;
 use crate::context::Context;
 use crate::desired;
@@ -138,6 +139,7 @@ async fn act(
     let mut observed = observe(context, cluster, desired, late)
         .await
         .map_err(api("reading the objects"))?;
+    observed.bootstrap = Box::pin(bootstrap::look(context, cluster, desired)).await?;
     let (mut planned, mut outcome) = (plan(cluster, desired, &observed)?, apply::ApplyOutcome::default());
     // If applies changed nothing, plan a second time: the pass then continues as if these objects were as wanted.
     for _ in 0..2 {

@@ -102,6 +102,10 @@ pub struct KubeBrainClusterStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<CaStatus>,
 
+    /// Origin of the cluster's first data; absent without `spec.bootstrap`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<BootstrapStatus>,
+
     /// Backups of the cluster, and its archive; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<BackupStatus>,
@@ -111,10 +115,55 @@ pub struct KubeBrainClusterStatus {
     pub operator_version: Option<String>,
 
     /// Conditions Ready, Available, Progressing, Degraded, CertificatesReady and StorageReady; also Stalled if only a change of the spec
-    /// helps, and Archiving with `spec.backup.archive`.
+    /// helps, Bootstrapped with `spec.bootstrap`, and Archiving with `spec.backup.archive`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Option<Vec<Condition>>,
+}
+
+/// Origin of a cluster's first data.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BootstrapStatus {
+    /// Phase of the restore. Once it is Complete, nothing is restored again.
+    pub phase: BootstrapPhase,
+
+    /// Place of the backup or the snapshot, and the point up to which it is restored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+
+    /// Name of the backup that was restored; absent for a snapshot, and if there was a store already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup_name: Option<String>,
+
+    /// Time when the Job was created.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+
+    /// Time when the restore was complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+
+    /// Revision of the store after the restore; absent if there was a store already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<i64>,
+
+    /// State of the restore, or the reason why it failed, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// Phase of a restore of a cluster's first data.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+pub enum BootstrapPhase {
+    /// It waits for something.
+    Pending,
+    /// The Job runs.
+    Running,
+    /// There is a store, and members may start.
+    Complete,
+    /// Every attempt failed.
+    Failed,
 }
 
 /// Backups of a cluster, and its archive.

@@ -14,7 +14,7 @@ const ARGOCD: &str = "argocd/tenant/apiserver/apiserver.yaml";
 #[test]
 fn every_sample_has_a_cluster_that_obeys_the_rules() {
     let samples = below("yaml/samples");
-    assert_eq!(samples.len(), 12);
+    assert_eq!(samples.len(), 13);
     for name in samples {
         let mut clusters = 0;
         for object in objects(&name) {
@@ -98,6 +98,17 @@ fn sample_of_an_archive_names_the_secret_beside_it() {
     let backup = cluster.spec.backup.unwrap();
     assert!(backup.archive.is_some_and(|archive| !archive.suspend));
     let secret = backup.destination.s3.unwrap().credentials_secret_ref.unwrap();
+    assert_eq!(json!(secret.name), only(name, "Secret")["metadata"]["name"]);
+}
+
+#[test]
+fn sample_of_a_restored_cluster_begins_where_the_archive_of_another_one_is() {
+    let read =
+        |name: &str| -> crds::KubeBrainCluster { serde_json::from_value(only(name, "KubeBrainCluster")).unwrap() };
+    let (archived, name) = (read("yaml/samples/archive.yaml"), "yaml/samples/restored.yaml");
+    let from = read(name).spec.bootstrap.unwrap().from_backup.unwrap();
+    assert_eq!(from.destination, Some(archived.spec.backup.unwrap().destination));
+    let secret = from.destination.unwrap().s3.unwrap().credentials_secret_ref.unwrap();
     assert_eq!(json!(secret.name), only(name, "Secret")["metadata"]["name"]);
 }
 

@@ -81,6 +81,12 @@ fn of_flip(former: Option<&Condition>, condition: &Condition, tls: TlsMode) -> O
         {
             warning("NotArchiving")
         }
+        ("Bootstrapped", "True") if flipped && condition.reason == "AlreadyStored" => warning("BootstrapSkipped"),
+        ("Bootstrapped", "True") if flipped => normal("BootstrapCompleted"),
+        ("Bootstrapped", "False") if is_news && condition.reason == "Bootstrapping" => normal("BootstrapStarted"),
+        // Stalled reports the same problem, but not that it is the restore that failed.
+        ("Bootstrapped", "False") if is_news && condition.reason == "BootstrapFailed" => warning("BootstrapFailed"),
+        ("Bootstrapped", "False") if is_news => normal("BootstrapWaiting"),
         // The operator's own certificates are missing for the moment until they are issued.
         ("CertificatesReady", "False")
             if is_news && (condition.reason != "SecretMissing" || tls == TlsMode::Secret || was == Some("True")) =>

@@ -5,12 +5,13 @@
 //!
 //! `spec` reads a resource, `objects` renders what it wants, `certificates` and `issuance` make keys and certificates, `observed` and
 //! `member` hold what is known, `steps` plans one pass, and `status` reports on it. `backup` has all of this for a `KubeBrainBackup`,
-//! `backup_schedule` for a `KubeBrainBackupSchedule`, and `archive` for the archive of a cluster.
+//! `backup_schedule` for a `KubeBrainBackupSchedule`, `archive` for the archive of a cluster, and `bootstrap` for its first data.
 
 pub mod applied;
 pub mod archive;
 pub mod backup;
 pub mod backup_schedule;
+pub mod bootstrap;
 pub mod certificates;
 pub mod drift;
 pub mod event;

@@ -35,6 +35,8 @@ pub const SCHEDULE: &str = "kubebrain.io/schedule";
 
 /// Label of a backup that a user asked for, although it may have the template of a schedule. No retention deletes it.
 pub const MANUAL: &str = "kubebrain.io/manual";
+/// Label of the Job that restores the first data of a cluster, and of its pods, with the name of the cluster.
+pub const BOOTSTRAP: &str = "kubebrain.io/bootstrap";
 
 /// Label of the Deployment and the pod of an archive, with the name of the cluster.
 pub const ARCHIVE: &str = "kubebrain.io/archive";
@@ -118,6 +120,16 @@ impl Names {
     /// Returns the name of the Job that wipes the keys of the deleted cluster.
     pub fn wipe(&self) -> String {
         format!("{}-wipe", self.cluster)
+    }
+
+    /// Returns the name of the Job that restores the first data of the cluster.
+    pub fn bootstrap(&self) -> String {
+        bootstrap(&self.cluster)
+    }
+
+    /// Returns the name of the volume claim of a member.
+    pub fn claim(&self, ordinal: i32) -> String {
+        format!("data-{}", self.pod(ordinal))
     }
 
     /// Returns the name of the Deployment that archives the cluster.
@@ -212,6 +224,11 @@ pub fn trial(cluster: &str) -> String {
 /// Returns the name of the Deployment that archives `cluster`.
 pub fn archive(cluster: &str) -> String {
     format!("{cluster}-archive")
+}
+
+/// Returns the name of the Job that restores the first data of `cluster`.
+pub fn bootstrap(cluster: &str) -> String {
+    format!("{cluster}-bootstrap")
 }
 
 /// Formats a label selector as text.

@@ -18,6 +18,7 @@ use crate::drift;
 use crate::names::{Names, RESTART_HASH, is_reserved};
 use crate::spec::Desired;
 
+mod bootstrap;
 mod epoch;
 mod lease;
 mod merge;

@@ -10,6 +10,7 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 
 use crate::archive::ObservedArchive;
+use crate::bootstrap::ObservedBootstrap;
 use crate::last_apply::LastApply;
 use crate::member::{BrainRefusal, MemberAnswer};
 use crate::objects::{Object, ObjectKey};
@@ -40,6 +41,8 @@ pub struct Observed {
     pub given_secrets: BTreeMap<String, Option<Arc<Secret>>>,
     /// Reason why the StatefulSet's controller cannot create pods that have been missing for a while, in its words.
     pub refused_pods: Option<String>,
+    /// State of the restore of the first data; empty once that is complete.
+    pub bootstrap: ObservedBootstrap,
     /// The archive, as the last pass over it found it.
     pub archive: ObservedArchive,
     /// The newest backup by the operator that was complete, as far as this process knows.

@@ -17,6 +17,7 @@ use kube::ResourceExt;
 
 use crate::applied::AppliedSteps;
 use crate::archive;
+use crate::bootstrap;
 use crate::certificates::Leaf;
 use crate::member::BrainRole;
 use crate::names::{self, CLIENT_PORT, Names};
@@ -87,7 +88,7 @@ pub fn of_known(cluster: &KubeBrainCluster) -> KubeBrainClusterStatus {
 
 /// Returns true for a condition of the operator. Conditions of other types belong to others.
 fn is_own(condition: &Condition) -> bool {
-    let optional = ["Stalled", archive::CONDITION];
+    let optional = ["Stalled", archive::CONDITION, bootstrap::CONDITION];
     optional.contains(&&*condition.type_) || conditions::PERMANENT_CONDITIONS.contains(&&*condition.type_)
 }
 
@@ -133,6 +134,7 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
         certificates: pass.desired.certificates.as_ref().map(|_| certificates(pass)),
         ca: authority(pass, previous.ca.clone()),
         rollout: rollout_status(cluster, pass, &facts),
+        bootstrap: bootstrap::status(cluster, pass.plan.bootstrap.as_ref(), pass.observed),
         backup: archive::status(cluster, &pass.observed.archive, pass.observed.last_backup.as_ref()),
         managed_by: previous.managed_by.clone(),
         last_handled_restart: pass.desired.restart.at.clone(),
@@ -157,6 +159,7 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
     };
     let mut updates = conditions::judge(&facts);
     let before = status.conditions.as_deref().unwrap_or_default();
+    updates.extend(bootstrap::condition(before, pass.plan.bootstrap.as_ref()));
     updates.extend(archive::condition(before, &pass.observed.archive));
     publishable(cluster, status, &updates, now)
 }
@@ -323,12 +326,15 @@ fn is_applied(pass: &StatusInput<'_>) -> bool {
 }
 
 /// Returns the id of the store. For an embedded store it is the first one that served, until it is given up and another one serves. Below a
-/// prefix of TiKV, whose owner the brains check themselves, it is the one that served last.
+/// prefix of TiKV, whose owner the brains check themselves, it is the one that served last. Before any one serves, it is the restored one.
 fn store_id(pass: &StatusInput<'_>, before: Option<String>) -> Option<String> {
     let seen = seen_store(pass.desired, pass.observed).map(str::to_owned);
     match (&pass.desired.store, &pass.desired.storage) {
         (Some(_), DesiredStorage::Embedded(_)) => before,
-        _ => seen.or(before),
+        _ => seen.or(before).or_else(|| {
+            let restored = pass.plan.bootstrap.as_ref()?.store_id()?;
+            Some(restored.to_owned())
+        }),
     }
 }
 

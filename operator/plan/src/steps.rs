@@ -7,11 +7,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use serde_json::Value;
 
 use self::leadership::LeaderState;
+use crate::bootstrap::{self, BootstrapProgress};
 use crate::certificates::{AuthorityChange, AuthorityState, CertificatePair, CertificateRequest, Leaf};
 use crate::event::ClusterEvent;
 use crate::objects::{Object, ObjectKey, ObjectKind, Renderer, resources};
@@ -68,6 +71,10 @@ pub enum PlanStep {
     },
     /// Apply an object; `uid` is that of the live object.
     Apply { object: Object, uid: Option<String> },
+    /// Create the volume claim that a restore fills, as the StatefulSet's controller would.
+    CreateClaim { claim: Box<PersistentVolumeClaim> },
+    /// Create the Job that restores the first data.
+    Bootstrap { job: Box<Job> },
     /// Remove what another manager added to the live object of this uid; `object` is the wanted one.
     TakeBack {
         object: Object,
@@ -147,6 +154,8 @@ pub struct Plan {
     /// The leader.
     pub lead: LeaderState,
     pub claims: claims::ClaimsStatus,
+    /// The restore of the first data, until the status says that it is complete. No StatefulSet is created before.
+    pub bootstrap: Option<BootstrapProgress>,
     /// Objects that are not applied now, because another manager keeps changing them.
     pub contested: BTreeMap<ObjectKey, ContestedObject>,
     /// Reason why nothing that runs may be changed; only a user can fix it.
@@ -190,6 +199,8 @@ impl Plan {
             }
             PlanStep::Label { .. } | PlanStep::RetainClaims { .. } | PlanStep::Scale { .. } => true,
             PlanStep::DiscardAuthority { .. }
+            | PlanStep::CreateClaim { .. }
+            | PlanStep::Bootstrap { .. }
             | PlanStep::TakeBack { .. }
             | PlanStep::Delete { .. }
             | PlanStep::Try { .. }
@@ -272,7 +283,9 @@ pub fn plan(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) 
     }
     certificates::plan(&mut plan, cluster, desired, observed, &renderer)?;
     if desired.refusal().is_none() {
+        plan.bootstrap = bootstrap::assess(cluster, desired, observed);
         owned::plan(&mut plan, cluster, (desired, observed), &renderer)?;
+        bootstrap::plan(&mut plan, desired, observed, &renderer)?;
     }
     claims::plan(&mut plan, desired, observed);
     claims::retain(&mut plan, &uid, desired, observed);

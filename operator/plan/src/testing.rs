@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::core::DynamicObject;
@@ -251,6 +252,15 @@ impl FakeCluster {
                 applied.leaves.insert(*leaf, stored);
             }
             PlanStep::Apply { object, .. } => self.write(desired, object),
+            PlanStep::CreateClaim { claim } => self.seen.claims.push(*claim.clone()),
+            PlanStep::Bootstrap { job } => {
+                assert!(self.seen.bootstrap.job.is_none(), "there is a Job");
+                let mut job = *job.clone();
+                self.uids += 1;
+                job.metadata.uid = Some(format!("uid-{}", self.uids));
+                job.metadata.creation_timestamp = Some(Time(status::whole_seconds(now)));
+                self.seen.bootstrap.job = Some(job);
+            }
             PlanStep::TakeBack { object, additions, .. } => {
                 let live = self.seen.objects.get_mut(&object.key).unwrap();
                 let mut value = serde_json::to_value(&*live).unwrap();

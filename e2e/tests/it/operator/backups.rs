@@ -1,5 +1,6 @@
 //! Backups by the operator: a live cluster is backed up to a volume, restored from it, and the backup goes with its resource. Schedules make
-//! backups at their times, and old ones go. A cluster is archived while its leader and the archive's own pod are killed.
+//! backups at their times, and old ones go. A cluster is archived while its leader and the archive's own pod are killed. Clusters begin with
+//! the data of a backup.
 
 use std::fs;
 use std::path::Path;
@@ -344,5 +345,68 @@ fn schedule_makes_backups_and_deletes_old_ones() {
             it.metadata.deletion_timestamp.is_none()
         })
         .await;
+    });
+}
+
+#[test]
+fn cluster_begins_with_the_data_of_a_lost_one() {
+    kit::run("bootstrap", async |kit| {
+        let tikv = Tikv::start(&kit).await;
+        kit.try_apply(&claim("backups")).await.unwrap();
+        let brains = kit.brains("a", embedded()).await;
+        brains.until_ready().await;
+        let watched = Watched::start(&brains).await;
+        let load = Load::start(&brains, 1, &watched, None).await;
+        load.acknowledge(50).await;
+        let acknowledged = load.pause().await;
+        let keys = brains.count_keys().await;
+        kit.try_apply(&backup("first", &json!({}))).await.unwrap();
+        let made = kit
+            .until::<KubeBrainBackup>("first", "complete", STATE_TIMEOUT, |it| is(it, "Complete", "Completed"))
+            .await;
+        let status = made.status.unwrap();
+        let (name, revision) = (status.backup_name.unwrap(), status.revision.unwrap());
+        let clusters = kit.api::<KubeBrainCluster>();
+        clusters.delete("a", &DeleteParams::default()).await.unwrap();
+        kit.until_gone::<KubeBrainCluster>("a").await;
+        kit.until_gone::<PersistentVolumeClaim>("data-a-0").await;
+
+        // a cluster of the same name, from the resource
+        let mut spec = embedded();
+        spec["bootstrap"] = json!({"fromBackup": {"backup": {"name": "first"}}});
+        let brains = kit.brains("a", spec).await;
+        brains.until_ready().await;
+        let said = brains.until_condition("Bootstrapped", "True", &["Restored"]).await;
+        assert!(said.message.contains(&name), "{}", said.message);
+        let bootstrap = brains.get().await.status.unwrap().bootstrap.unwrap();
+        assert_eq!(bootstrap.revision, Some(revision));
+        assert_eq!(bootstrap.backup_name.as_deref(), Some(name.as_str()));
+        acknowledged.follow_certificates(&brains).await;
+        acknowledged.check().await;
+        assert_eq!(brains.count_keys().await, keys);
+        let claim = kit.api::<PersistentVolumeClaim>().get("data-a-0").await.unwrap();
+        assert!(
+            !claim.owner_references().is_empty(),
+            "the StatefulSet has not adopted the claim"
+        );
+
+        // one on TiKV, from the destination, although the first pod is killed
+        let mut spec = on_tikv(&tikv.pd, 2);
+        let from = json!({
+            "destination": {"persistentVolumeClaim": {"claimName": "backups", "path": "of/a"}},
+            "bumpRevision": 1000, "markCompacted": true,
+        });
+        spec["bootstrap"] = json!({"fromBackup": from});
+        let other = kit.brains("b", spec).await;
+        kit.until::<Job>("b-bootstrap", "there", STATE_TIMEOUT, |_| true).await;
+        let pods = ListParams::default().labels("kubebrain.io/bootstrap=b");
+        let kill = DeleteParams::default().grace_period(0);
+        kit.api::<Pod>().delete_collection(&kill, &pods).await.unwrap();
+        other.until_ready().await;
+        other
+            .until_condition("Bootstrapped", "True", &["Restored", "AlreadyStored"])
+            .await;
+        assert_eq!(other.count_keys().await, keys);
+        assert!(self::revision(&other).await >= revision + 1000);
     });
 }

@@ -230,6 +230,12 @@ pub(super) struct Paused {
 }
 
 impl Paused {
+    /// Has later connections made with the certificates that are published now.
+    pub(super) async fn follow_certificates(&self, brains: &Brains<'_>) {
+        let credentials = brains.credentials().await;
+        *self.target.credentials.lock().unwrap() = credentials;
+    }
+
     /// Checks that all of them are stored.
     pub(super) async fn check(&self) {
         self.target.check(&self.acknowledged).await;

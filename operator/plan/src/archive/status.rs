@@ -7,7 +7,7 @@ use crds::cluster::status::{BackupStatus, KubeBrainClusterStatus, LastBackup};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::{ArchivePosition, ArchiveReport};
-use crate::status::{ConditionStatus, ConditionUpdate};
+use crate::status::ConditionUpdate;
 
 /// The condition about the archive.
 pub const CONDITION: &str = "Archiving";
@@ -39,7 +39,7 @@ impl ObservedArchive {
 /// Returns the condition, if there is an archive.
 pub fn condition(before: &[Condition], archive: &ObservedArchive) -> Option<ConditionUpdate> {
     match archive {
-        ObservedArchive::Unknown => before_of(before).map(kept),
+        ObservedArchive::Unknown => before_of(before).map(|before| ConditionUpdate::kept(CONDITION, before)),
         ObservedArchive::Absent => None,
         ObservedArchive::Reported(report) => Some(report.condition.clone()),
     }
@@ -130,13 +130,4 @@ fn before_of(conditions: &[Condition]) -> Option<&Condition> {
 
 fn is_same(before: &Condition, update: &ConditionUpdate) -> bool {
     before.status == update.status.as_str() && before.reason == update.reason
-}
-
-fn kept(before: &Condition) -> ConditionUpdate {
-    let status = match before.status.as_str() {
-        "True" => ConditionStatus::True,
-        "False" => ConditionStatus::False,
-        _ => ConditionStatus::Unknown,
-    };
-    ConditionUpdate::new(CONDITION, status, &before.reason, before.message.as_str())
 }

@@ -151,7 +151,8 @@ fn owner(backup: &KubeBrainBackup) -> OwnerReference {
     }
 }
 
-fn evictions_do_not_count() -> PodFailurePolicy {
+/// Returns the rule by which evicted pods are not failed attempts.
+pub(crate) fn evictions_do_not_count() -> PodFailurePolicy {
     PodFailurePolicy {
         rules: vec![PodFailurePolicyRule {
             action: "Ignore".to_owned(),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crds::backup::destination::{Azure, CaBundleRef, ClaimDirectory, Destination, Gcs, S3};
 use crds::backup::status::BackupRuntime;
+use crds::cluster::bootstrap::ClaimFile;
 use crds::cluster::status::BundleKind;
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, EnvVarSource, LocalObjectReference, PersistentVolumeClaimVolumeSource, PodSpec,
@@ -47,11 +48,11 @@ const AZURE_VARIABLES: [(&str, bool); 5] = [
 /// The parts of a pod that runs the program.
 pub(crate) struct ProgramPod {
     pub(crate) args: Vec<String>,
-    env: Vec<EnvVar>,
-    volumes: Vec<Volume>,
-    mounts: Vec<VolumeMount>,
+    pub(crate) env: Vec<EnvVar>,
+    pub(crate) volumes: Vec<Volume>,
+    pub(crate) mounts: Vec<VolumeMount>,
     pub(crate) labels: BTreeMap<String, String>,
-    account: Option<String>,
+    pub(crate) account: Option<String>,
 }
 
 /// Resources and placement of such a pod.
@@ -67,19 +68,8 @@ impl ProgramPod {
     /// Returns a pod that runs `kubebrain backup ACTION` and reaches the target. It has the labels by which it is known, without those by
     /// which Services and budgets select brains.
     pub(crate) fn new(action: &str, target: BackupTarget<'_>, app: &str, own: (&str, &str)) -> Self {
-        let mut pod = Self {
-            args: vec!["backup".to_owned(), action.to_owned()],
-            env: Vec::new(),
-            volumes: vec![temporary_volume()],
-            mounts: vec![mount(TEMPORARY_VOLUME, TEMPORARY_MOUNT, false)],
-            labels: labels([
-                ("app.kubernetes.io/name", app),
-                ("app.kubernetes.io/part-of", "kubebrain"),
-                (MANAGED_BY, MANAGER),
-                own,
-            ]),
-            account: target.service_account_name.map(str::to_owned),
-        };
+        let mut pod = Self::of_command(&["backup", action], app, own);
+        pod.account = target.service_account_name.map(str::to_owned);
         let to = target.destination;
         if let Some(s3) = &to.s3 {
             pod.reach_s3(s3);
@@ -90,6 +80,32 @@ impl ProgramPod {
         } else if let Some(claim) = &to.persistent_volume_claim {
             pod.reach_claim(claim);
         }
+        pod
+    }
+
+    /// Returns a pod that runs a subcommand, with the labels by which it is known.
+    fn of_command(command: &[&str], app: &str, own: (&str, &str)) -> Self {
+        Self {
+            args: command.iter().map(|word| (*word).to_owned()).collect(),
+            env: Vec::new(),
+            volumes: vec![temporary_volume()],
+            mounts: vec![mount(TEMPORARY_VOLUME, TEMPORARY_MOUNT, false)],
+            labels: labels([
+                ("app.kubernetes.io/name", app),
+                ("app.kubernetes.io/part-of", "kubebrain"),
+                (MANAGED_BY, MANAGER),
+                own,
+            ]),
+            account: None,
+        }
+    }
+
+    /// Returns a pod that runs `kubebrain snapshot restore` on a file.
+    pub(crate) fn of_snapshot(file: &ClaimFile, app: &str, own: (&str, &str)) -> Self {
+        let mut pod = Self::of_command(&["snapshot", "restore"], app, own);
+        pod.args.push(format!("{CLAIM_MOUNT}/{}", file.path));
+        pod.claim(CLAIM_VOLUME, &file.claim_name);
+        pod.mounts.push(mount(CLAIM_VOLUME, CLAIM_MOUNT, true));
         pod
     }
 
@@ -112,7 +128,7 @@ impl ProgramPod {
         }
     }
 
-    /// Adds the flag of a pod that reads or writes what is encrypted.
+    /// Mounts the key that the target is encrypted with, if it is.
     pub(crate) fn decrypt(&mut self, target: BackupTarget<'_>) {
         if let Some(encryption) = target.encryption {
             let key = &encryption.key_secret_ref;
@@ -120,6 +136,18 @@ impl ProgramPod {
             let path = self.project(ENCRYPTION_VOLUME, sources);
             self.flag("encryption-key-file", format!("{path}/key"));
         }
+    }
+
+    /// Adds the volume of a claim.
+    pub(crate) fn claim(&mut self, volume: &str, claim: &str) {
+        self.volumes.push(Volume {
+            name: volume.to_owned(),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: claim.to_owned(),
+                read_only: None,
+            }),
+            ..Volume::default()
+        });
     }
 
     pub(crate) fn flag(&mut self, flag: &str, value: impl AsRef<str>) {
@@ -185,14 +213,7 @@ impl ProgramPod {
     fn reach_claim(&mut self, claim: &ClaimDirectory) {
         let path = claim.path.as_ref().map_or_else(String::new, |path| format!("/{path}"));
         self.flag("destination", format!("file://{CLAIM_MOUNT}{path}"));
-        self.volumes.push(Volume {
-            name: CLAIM_VOLUME.to_owned(),
-            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                claim_name: claim.claim_name.clone(),
-                read_only: None,
-            }),
-            ..Volume::default()
-        });
+        self.claim(CLAIM_VOLUME, &claim.claim_name);
         self.mounts.push(mount(CLAIM_VOLUME, CLAIM_MOUNT, false));
     }
 

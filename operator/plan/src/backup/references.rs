@@ -58,12 +58,20 @@ pub fn check(target: BackupTarget<'_>, cluster: &str, settings: &OperatorSetting
             "serviceAccountName {account:?}: a backup may not use a service account; to allow it, start the operator with --allow-unsafe-pods"
         )));
     }
+    check_claims(&named(target), cluster)
+}
+
+/// Refuses the volumes of a cluster.
+///
+/// # Errors
+/// One of the objects is such a volume.
+pub(crate) fn check_claims(named: &[NamedObject<'_>], cluster: &str) -> Result<(), SpecRefusal> {
     let own = format!("data-{cluster}-");
-    let claims = named(target)
-        .into_iter()
+    let mut claims = named
+        .iter()
         .filter(|named| named.kind == NamedKind::PersistentVolumeClaim);
     let is_member = |name: &str| name.strip_prefix(&own).is_some_and(|rest| rest.parse::<u16>().is_ok());
-    match claims.into_iter().find(|claim| is_member(claim.name)) {
+    match claims.find(|claim| is_member(claim.name)) {
         Some(claim) => Err(claim.refused(cluster)),
         None => Ok(()),
     }

@@ -23,9 +23,9 @@ use crate::spec::{DesiredStorage, TikvConnection};
 
 /// Volume and mount of the data.
 pub const DATA_VOLUME: &str = "data";
-const DATA_MOUNT: &str = "/var/lib/kubebrain";
+pub(super) const DATA_MOUNT: &str = "/var/lib/kubebrain";
 /// Below the mount, because a fresh file system has entries of its own at its root.
-const DATA_DIR: &str = "/var/lib/kubebrain/data";
+pub(super) const DATA_DIR: &str = "/var/lib/kubebrain/data";
 const TLS_VOLUME: &str = "tls";
 const TLS_MOUNT: &str = "/etc/kubebrain/tls";
 /// Certificates for the connection to TiKV.

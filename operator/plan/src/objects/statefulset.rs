@@ -59,7 +59,7 @@ impl Renderer<'_> {
     }
 
     /// Returns the claim template. It has no inherited labels, because it can never be changed.
-    fn claim(&self, storage: &Embedded) -> PersistentVolumeClaim {
+    pub(super) fn claim(&self, storage: &Embedded) -> PersistentVolumeClaim {
         let spec = PersistentVolumeClaimSpec {
             access_modes: Some(vec![format!("{:?}", storage.access_mode)]),
             storage_class_name: storage.storage_class_name.clone(),

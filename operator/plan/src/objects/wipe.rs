@@ -103,7 +103,7 @@ impl Renderer<'_> {
 
     /// Applies what the podTemplate sets for the brains' pods and their container. Other containers and volumes are omitted: such
     /// containers would not terminate.
-    fn follow_template(&self, template: &mut Value) -> Result<(), serde_json::Error> {
+    pub(super) fn follow_template(&self, template: &mut Value) -> Result<(), serde_json::Error> {
         let merged = self.template()?;
         for field in POD_FIELDS {
             template["spec"][field] = merged["spec"][field].clone();
@@ -140,6 +140,14 @@ impl Renderer<'_> {
     }
 
     fn wipe_arguments(&self, tikv: &TikvConnection) -> Vec<String> {
+        let flags = self.prefix_flags(tikv).into_iter();
+        let flags = flags.map(|(flag, value)| format!("--{flag}={value}"));
+        let ends = ["wipe".to_owned(), "--yes".to_owned()];
+        ends.into_iter().chain(flags).collect()
+    }
+
+    /// Returns the flags by which the program finds the key prefix of the cluster.
+    pub(super) fn prefix_flags(&self, tikv: &TikvConnection) -> Vec<(&'static str, String)> {
         let ungoverned = TikvConnection {
             gc: None,
             ..tikv.clone()
@@ -148,8 +156,6 @@ impl Renderer<'_> {
         // The id is also set if it became known only later, because it restarts no brain here.
         flags.extend(tikv.cluster_id.as_ref().map(|id| ("tikv-cluster-id", id.clone())));
         flags.push(("initial-cluster-token", self.cluster_token()));
-        let flags = flags.into_iter().map(|(flag, value)| format!("--{flag}={value}"));
-        let ends = ["wipe".to_owned(), "--yes".to_owned()];
-        ends.into_iter().chain(flags).collect()
+        flags
     }
 }

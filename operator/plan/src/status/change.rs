@@ -7,6 +7,7 @@ use crds::cluster::workload::WorkloadType;
 use serde_json::Value;
 
 use super::{ConditionFacts, StatusInput, count};
+use crate::bootstrap::BootstrapProgress;
 use crate::names::RESTART_HASH;
 use crate::objects::{ObjectKey, ObjectKind};
 use crate::steps::PlanStep;
@@ -18,6 +19,8 @@ pub enum ChangeInProgress {
     None,
     /// The members are created for the first time.
     Creating,
+    /// The first data is restored, or the restore waits; the text says for what.
+    Bootstrapping(String),
     /// Members are replaced by ones of the newest template; the text is the reason why the next one must wait, if any.
     Rolling(Option<String>),
     /// Members must be replaced, and the user does that.
@@ -36,6 +39,7 @@ impl ChangeInProgress {
         match self {
             Self::None => "Reconciled",
             Self::Creating | Self::Waiting(_) => "Creating",
+            Self::Bootstrapping(_) => "Bootstrapping",
             Self::Rolling(_) | Self::ByHand(_) => "RollingUpdate",
             Self::Scaling => "Scaling",
             Self::Resizing(_) => "ResizingStorage",
@@ -45,7 +49,8 @@ impl ChangeInProgress {
     /// Returns the kind that `status.rollout` records; `None` for changes that every pass can observe again.
     pub fn rollout_type(&self) -> Option<RolloutType> {
         match self {
-            Self::None | Self::Resizing(_) => None,
+            // A restore may take any time, and is recorded elsewhere.
+            Self::None | Self::Resizing(_) | Self::Bootstrapping(_) => None,
             Self::Creating | Self::Waiting(_) => Some(RolloutType::Creating),
             Self::Rolling(_) | Self::ByHand(_) => Some(RolloutType::RollingUpdate),
             Self::Scaling => Some(RolloutType::Scaling),
@@ -75,8 +80,16 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>, facts: &Con
             ChangeInProgress::Creating
         };
     }
+    if let Some(what) = plan.bootstrap.as_ref().and_then(BootstrapProgress::change) {
+        return ChangeInProgress::Bootstrapping(what.to_owned());
+    }
     let Some(set) = set else {
-        return ChangeInProgress::Creating;
+        let is_suspended = plan.bootstrap.as_ref().is_some_and(BootstrapProgress::is_suspended);
+        return if is_suspended {
+            ChangeInProgress::None
+        } else {
+            ChangeInProgress::Creating
+        };
     };
     let running = set.data["spec"]["replicas"]
         .as_u64()
@@ -152,7 +165,10 @@ pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &StatusInput<'_>, cha
     // A slow driver may expand volumes slowly, and no step waits for that.
     if matches!(
         change,
-        ChangeInProgress::None | ChangeInProgress::ByHand(_) | ChangeInProgress::Resizing(_)
+        ChangeInProgress::None
+            | ChangeInProgress::ByHand(_)
+            | ChangeInProgress::Resizing(_)
+            | ChangeInProgress::Bootstrapping(_)
     ) || cluster.spec.paused
     {
         return false;

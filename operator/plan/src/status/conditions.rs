@@ -59,6 +59,16 @@ impl ConditionUpdate {
             message: message.into(),
         }
     }
+
+    /// Returns a condition as it was before.
+    pub fn kept(type_: &'static str, before: &Condition) -> Self {
+        let status = match before.status.as_str() {
+            "True" => ConditionStatus::True,
+            "False" => ConditionStatus::False,
+            _ => ConditionStatus::Unknown,
+        };
+        Self::new(type_, status, &before.reason, before.message.as_str())
+    }
 }
 
 /// Returns the conditions before the first observation.
@@ -91,14 +101,7 @@ pub(super) fn deleting(message: &str, trouble: bool, previous: &[Condition]) -> 
         say("StorageReady", ConditionStatus::False, reason),
     ];
     let certificates = previous.iter().find(|condition| condition.type_ == "CertificatesReady");
-    updates.extend(certificates.map(|before| {
-        let status = match before.status.as_str() {
-            "True" => ConditionStatus::True,
-            "False" => ConditionStatus::False,
-            _ => ConditionStatus::Unknown,
-        };
-        ConditionUpdate::new("CertificatesReady", status, &before.reason, before.message.as_str())
-    }));
+    updates.extend(certificates.map(|before| ConditionUpdate::kept("CertificatesReady", before)));
     updates
 }
 
@@ -359,7 +362,10 @@ fn in_flight(facts: &ConditionFacts) -> String {
         ChangeInProgress::Rolling(None) => "members are being replaced".to_owned(),
         ChangeInProgress::Rolling(Some(why)) => format!("members are being replaced: {why}"),
         ChangeInProgress::Scaling => format!("the number of members is changing to {}", facts.replicas),
-        ChangeInProgress::ByHand(why) | ChangeInProgress::Resizing(why) | ChangeInProgress::Waiting(why) => why.clone(),
+        ChangeInProgress::ByHand(why)
+        | ChangeInProgress::Resizing(why)
+        | ChangeInProgress::Waiting(why)
+        | ChangeInProgress::Bootstrapping(why) => why.clone(),
     };
     match &facts.trouble {
         Some(trouble) => format!("{what}; {trouble}"),

@@ -9,6 +9,7 @@ use kube::ResourceExt;
 
 use super::change::{self, ChangeInProgress};
 use super::{ConditionStatus, StatusInput, lock, pod};
+use crate::bootstrap::BootstrapObstacle;
 use crate::certificates::CertificateProblem;
 use crate::member::BrainRefusal;
 use crate::names::ADOPT_CA;
@@ -481,6 +482,10 @@ fn blocker(pass: &StatusInput<'_>, volumes: &VolumeState) -> Option<Blocker> {
         });
     }
     if let Some(SpecRefusal { reason, message }) = plan.blocker.clone() {
+        return Some(Blocker { reason, message });
+    }
+    let bootstrap = plan.bootstrap.as_ref().and_then(|it| it.problem(pass.desired));
+    if let Some(BootstrapObstacle { reason, message }) = bootstrap {
         return Some(Blocker { reason, message });
     }
     if let Some(why) = &pass.applied.refused_trial {

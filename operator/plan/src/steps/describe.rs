@@ -1,5 +1,7 @@
 //! Steps in words, for errors and for users.
 
+use kube::ResourceExt;
+
 use super::PlanStep;
 use crate::certificates::{AuthorityChange, RotationPhase};
 use crate::names::Names;
@@ -13,6 +15,8 @@ pub fn describe(step: &PlanStep, desired: &Desired) -> String {
         PlanStep::DiscardAuthority { .. } => format!("discard the certificate authority {}", names.authority()),
         PlanStep::Issue { leaf, .. } => format!("issue the certificate {}", names.leaf(*leaf)),
         PlanStep::Apply { object, .. } => format!("apply {}", object.key),
+        PlanStep::CreateClaim { claim } => format!("create the volume claim {}", claim.name_any()),
+        PlanStep::Bootstrap { job } => format!("create Job {}", job.name_any()),
         PlanStep::TakeBack { object, additions, .. } => {
             format!("remove {} from {}", additions.fields.join(", "), object.key)
         }

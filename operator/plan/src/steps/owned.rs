@@ -69,7 +69,7 @@ pub(super) fn plan(
     for mut object in objects {
         if object.key.kind == ObjectKind::StatefulSet {
             let is_new = !observed.objects.contains_key(&object.key);
-            if plan.is_blocked() || (is_new && plan.certificates.preparing) {
+            if plan.is_blocked() || (is_new && (plan.certificates.preparing || plan.bootstrap.is_some())) {
                 continue;
             }
             if let Some(live) = observed.objects.get(&object.key) {

@@ -1,0 +1,90 @@
+//! The part of a cluster's status about its first data.
+
+use crds::KubeBrainCluster;
+use crds::cluster::status::{BootstrapPhase, BootstrapStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::{BootstrapProgress, describe, due};
+use crate::observed::Observed;
+use crate::status::{ConditionStatus, ConditionUpdate, whole_seconds};
+
+/// The condition about the first data.
+pub const CONDITION: &str = "Bootstrapped";
+
+/// Returns the condition, if the cluster begins with data. Once it is true it stays.
+pub(crate) fn condition(before: &[Condition], progress: Option<&BootstrapProgress>) -> Option<ConditionUpdate> {
+    use ConditionStatus::{False, True};
+    let Some(progress) = progress else {
+        let before = before.iter().find(|condition| condition.type_ == CONDITION)?;
+        return Some(ConditionUpdate::kept(CONDITION, before));
+    };
+    let (status, reason) = match progress {
+        BootstrapProgress::Pending { reason, .. } => (False, *reason),
+        BootstrapProgress::Running(_) => (False, "Bootstrapping"),
+        BootstrapProgress::Failed(_) => (False, "BootstrapFailed"),
+        BootstrapProgress::Served => (True, "AlreadyStored"),
+        BootstrapProgress::Complete(Some(result)) if result.existed => (True, "AlreadyStored"),
+        BootstrapProgress::Complete(Some(_)) => (True, "Restored"),
+        BootstrapProgress::Complete(None) => (True, "ResultLost"),
+    };
+    Some(ConditionUpdate::new(CONDITION, status, reason, message(progress)))
+}
+
+/// Returns the part of the status; `progress` is `None` if nothing has changed.
+pub(crate) fn status(
+    cluster: &KubeBrainCluster,
+    progress: Option<&BootstrapProgress>,
+    observed: &Observed,
+) -> Option<BootstrapStatus> {
+    let before = cluster.status.as_ref().and_then(|status| status.bootstrap.clone());
+    let (Some(progress), Some(bootstrap)) = (progress, due(cluster)) else {
+        return before;
+    };
+    let phase = match progress {
+        BootstrapProgress::Pending { .. } => BootstrapPhase::Pending,
+        BootstrapProgress::Running(_) => BootstrapPhase::Running,
+        BootstrapProgress::Complete(_) | BootstrapProgress::Served => BootstrapPhase::Complete,
+        BootstrapProgress::Failed(_) => BootstrapPhase::Failed,
+    };
+    let job = observed.bootstrap.job.as_ref();
+    let created = job.and_then(|job| job.metadata.creation_timestamp.clone());
+    let ended = job.and_then(|job| job.status.as_ref()?.completion_time.clone());
+    let result = match progress {
+        BootstrapProgress::Complete(result) => result.as_ref(),
+        _ => None,
+    };
+    let completed = || ended.unwrap_or_else(|| Time(whole_seconds(observed.now)));
+    Some(BootstrapStatus {
+        phase,
+        source: Some(describe(bootstrap)),
+        backup_name: result.and_then(|result| result.name.clone()),
+        start_time: created.or_else(|| before.and_then(|before| before.start_time)),
+        completion_time: (phase == BootstrapPhase::Complete).then(completed),
+        revision: result.and_then(|result| result.revision),
+        message: Some(message(progress)),
+    })
+}
+
+fn message(progress: &BootstrapProgress) -> String {
+    match progress {
+        BootstrapProgress::Pending { message, .. }
+        | BootstrapProgress::Running(message)
+        | BootstrapProgress::Failed(message) => message.clone(),
+        BootstrapProgress::Served => "nothing was restored, because the cluster has members already".to_owned(),
+        BootstrapProgress::Complete(None) => {
+            "the Job has ended well, but its pods are gone, and the result with them".to_owned()
+        }
+        BootstrapProgress::Complete(Some(result)) if result.existed => format!(
+            "nothing was restored, because there was the store {} already: an earlier attempt or an earlier cluster made it",
+            result.cluster_id
+        ),
+        BootstrapProgress::Complete(Some(result)) => {
+            let revision = result.revision.unwrap_or_default();
+            let what = match &result.name {
+                Some(name) => format!("the backup {name}"),
+                None => "the snapshot".to_owned(),
+            };
+            format!("restored {what}; the store begins at revision {revision}")
+        }
+    }
+}

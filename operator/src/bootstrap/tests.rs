@@ -1,0 +1,226 @@
+use fake_api::{CLUSTERS, FakeApi};
+use plan::testing::{BEGIN, STORE, cluster};
+use serde_json::{Value, json};
+
+use crate::reconcile::reconcile;
+use crate::testing::Rig;
+
+const BACKUPS: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains/kubebrainbackups";
+const JOB: &str = "/apis/batch/v1/namespaces/brains/jobs/dev-bootstrap";
+const SET: &str = "/apis/apps/v1/namespaces/brains/statefulsets/dev";
+const CLAIMS: &str = "/api/v1/namespaces/brains/persistentvolumeclaims";
+const PODS: &str = "/api/v1/namespaces/brains/pods";
+
+/// A server with a cluster that begins with this backup, or this file if it is one, and the claim `backups`.
+fn server(from: Value, more: Value) -> FakeApi {
+    let api = FakeApi::new();
+    let mut dev = serde_json::to_value(cluster(more)).unwrap();
+    dev["spec"]["tls"] = json!({"mode": "Disabled"});
+    let kind = match from["path"].is_string() {
+        true => json!({"fromSnapshot": {"persistentVolumeClaim": from}}),
+        false => json!({"fromBackup": from}),
+    };
+    dev["spec"]["bootstrap"] = kind;
+    api.put(&format!("{CLUSTERS}/dev"), dev);
+    claim(&api, "backups", json!({}));
+    api
+}
+
+fn claim(api: &FakeApi, name: &str, labels: Value) {
+    let metadata = json!({"name": name, "namespace": "brains", "labels": labels});
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata});
+    api.put(&format!("{CLAIMS}/{name}"), claim);
+}
+
+fn on_claim(name: &str) -> Value {
+    json!({"destination": {"persistentVolumeClaim": {"claimName": name}}})
+}
+
+async fn pass(rig: &Rig) {
+    rig.sync().await;
+    reconcile(&rig.context, &rig.cluster(), 0).await.unwrap();
+    rig.sync().await;
+}
+
+fn status(rig: &Rig) -> Value {
+    rig.api.get(&format!("{CLUSTERS}/dev")).unwrap()["status"].clone()
+}
+
+/// Returns the condition as `Status Reason: message`.
+fn bootstrapped(rig: &Rig) -> String {
+    let status = status(rig);
+    let mut conditions = status["conditions"].as_array().unwrap().iter();
+    let found = conditions
+        .find(|condition| condition["type"] == "Bootstrapped")
+        .unwrap();
+    let text = |field: &str| found[field].as_str().unwrap().to_owned();
+    format!("{} {}: {}", text("status"), text("reason"), text("message"))
+}
+
+/// Ends the Job with this condition, and gives it a pod that ended with this code and message.
+fn end(rig: &Rig, type_: &str, (code, message): (i32, &str)) {
+    let mut job = rig.api.get(JOB).unwrap();
+    let ended = json!({"type": type_, "status": "True", "lastTransitionTime": BEGIN});
+    job["status"] = json!({"conditions": [ended], "completionTime": "2026-11-29T18:00:00Z"});
+    let job = rig.api.put(JOB, job);
+    let owner = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "name": "dev-bootstrap", "uid": job["metadata"]["uid"], "controller": true,
+    });
+    let state = json!({"terminated": {"exitCode": code, "message": message}});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": "dev-bootstrap-x", "namespace": "brains", "labels": {"batch.kubernetes.io/job-name": "dev-bootstrap"},
+            "ownerReferences": [owner],
+        },
+        "status": {"containerStatuses": [{"name": "bootstrap", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state}]},
+    });
+    rig.api.put(&format!("{PODS}/dev-bootstrap-x"), pod);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cluster_starts_after_its_restore_and_never_restores_again() {
+    let rig = Rig::new(server(on_claim("backups"), json!({}))).await;
+    pass(&rig).await;
+    assert!(rig.api.get(JOB).is_some() && rig.api.get(&format!("{CLAIMS}/data-dev-0")).is_some());
+    assert_eq!(bootstrapped(&rig), "False Bootstrapping: creating Job dev-bootstrap");
+    pass(&rig).await;
+    assert_eq!(bootstrapped(&rig), "False Bootstrapping: Job dev-bootstrap is running");
+    rig.api.forget_requests();
+    pass(&rig).await;
+    assert!(rig.api.writes().is_empty(), "{:?}", rig.api.writes());
+    let result = json!({"existed": false, "clusterId": STORE, "name": "b", "revision": 42}).to_string();
+    end(&rig, "Complete", (0, &result));
+    pass(&rig).await;
+    assert_eq!(rig.api.get(SET), None, "the status comes first");
+    assert_eq!(
+        bootstrapped(&rig),
+        "True Restored: restored the backup b; the store begins at revision 42"
+    );
+    let said = status(&rig);
+    assert_eq!(
+        (&said["bootstrap"]["phase"], &said["bootstrap"]["revision"]),
+        (&json!("Complete"), &json!(42))
+    );
+    assert_eq!(said["storage"]["storeID"], STORE);
+    assert_eq!(
+        rig.api.events().iter().filter(|it| it.starts_with("Bootstrap")).count(),
+        1
+    );
+    pass(&rig).await;
+    assert!(rig.api.get(SET).is_some());
+
+    // From then on the Job does not matter, and is not read.
+    rig.api.remove(JOB);
+    rig.api.forget_requests();
+    pass(&rig).await;
+    pass(&rig).await;
+    assert_eq!(rig.api.get(JOB), None);
+    let asked = rig.api.asked();
+    assert!(asked.iter().all(|it| !it.path.contains("/jobs")), "{asked:?}");
+    assert_eq!(status(&rig)["bootstrap"], said["bootstrap"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_restore_is_reported_in_the_words_of_the_program_and_tried_again_without_its_job() {
+    let rig = Rig::new(server(on_claim("backups"), json!({}))).await;
+    pass(&rig).await;
+    end(&rig, "Failed", (1, "{}\nkubebrain: the destination has no backup"));
+    pass(&rig).await;
+    assert_eq!(
+        bootstrapped(&rig),
+        "False BootstrapFailed: the destination has no backup"
+    );
+    assert_eq!(status(&rig)["bootstrap"]["message"], "the destination has no backup");
+    assert!(rig.api.events().contains(&"BootstrapFailed".to_owned()));
+    assert_eq!(rig.api.get(SET), None);
+    rig.api.remove(JOB);
+    rig.api.remove(&format!("{PODS}/dev-bootstrap-x"));
+    pass(&rig).await;
+    assert!(rig.api.get(JOB).is_some());
+    assert_eq!(bootstrapped(&rig), "False Bootstrapping: creating Job dev-bootstrap");
+}
+
+#[tokio::test(start_paused = true)]
+async fn backup_of_a_resource_is_waited_for() {
+    let rig = Rig::new(server(json!({"backup": {"name": "nightly"}}), json!({}))).await;
+    pass(&rig).await;
+    let message = "KubeBrainBackup nightly does not exist";
+    assert_eq!(bootstrapped(&rig), format!("False WaitingForBackup: {message}"));
+    let condition = json!({
+        "type": "Complete", "status": "True", "reason": "Completed", "message": "", "lastTransitionTime": BEGIN,
+    });
+    let name = "20261129T113542.123Z-0000000000000000042";
+    let backup = json!({
+        "apiVersion": "kubebrain.io/v1alpha1", "kind": "KubeBrainBackup", "metadata": {"name": "nightly", "namespace": "brains"},
+        "spec": {"clusterName": "old", "destination": {"persistentVolumeClaim": {"claimName": "backups"}}},
+        "status": {"conditions": [condition], "completionTime": BEGIN, "backupName": name},
+    });
+    rig.api.put(&format!("{BACKUPS}/nightly"), backup);
+    pass(&rig).await;
+    let job = rig.api.get(JOB).unwrap();
+    let args = job["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+    assert!(args.as_array().unwrap().contains(&json!(name)), "{args}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_of_clusters_and_foreign_accounts_may_not_be_named() {
+    let said = async |from: Value| {
+        let api = server(from, json!({}));
+        claim(&api, "data-other-0", json!({"kubebrain.io/cluster": "other"}));
+        let mut rig = Rig::new(api).await;
+        rig.context.settings.allow_unsafe_pods = false;
+        pass(&rig).await;
+        assert_eq!(rig.api.get(JOB), None);
+        assert_eq!(rig.api.get(SET), None);
+        bootstrapped(&rig)
+    };
+    let other = said(on_claim("data-other-0")).await;
+    assert!(
+        other.starts_with("False InvalidSpec: bootstrap: ") && other.ends_with("belongs to the cluster other"),
+        "{other}"
+    );
+    let own = said(on_claim("data-dev-0")).await;
+    assert!(own.ends_with("belongs to the cluster dev"), "{own}");
+    let file = said(json!({"claimName": "data-dev-0", "path": "a.db"})).await;
+    assert!(
+        file.contains("InvalidSpec") && file.ends_with("belongs to the cluster dev"),
+        "{file}"
+    );
+    let missing = said(json!({"claimName": "missing", "path": "a.db"})).await;
+    assert!(missing.starts_with("False WaitingForObject: ") && missing.ends_with("missing does not exist"));
+    let missing = said(on_claim("missing")).await;
+    assert!(missing.starts_with("False WaitingForObject: ") && missing.ends_with("missing does not exist"));
+    let account = json!({"destination": {"s3": {"bucket": "b"}}, "serviceAccountName": "admin"});
+    let account = said(account).await;
+    assert!(
+        account.contains("InvalidSpec") && account.contains("--allow-unsafe-pods"),
+        "{account}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_of_a_deleted_cluster_are_wiped_after_the_restore_has_ended() {
+    let tikv = json!({"pdEndpoints": ["pd:2379"], "clusterID": "7", "whenDeleted": "Delete"});
+    let storage = json!({"storage": {"type": "TiKV", "embedded": null, "tikv": tikv}});
+    let rig = Rig::new(server(on_claim("backups"), storage)).await;
+    pass(&rig).await;
+    assert!(rig.api.get(JOB).is_some());
+    let mut leaving = rig.api.get(&format!("{CLUSTERS}/dev")).unwrap();
+    leaving["metadata"]["deletionTimestamp"] = json!(BEGIN);
+    rig.api.put(&format!("{CLUSTERS}/dev"), leaving);
+    pass(&rig).await;
+    let wipe = JOB.replace("bootstrap", "wipe");
+    assert_eq!(
+        (rig.api.get(JOB), rig.api.get(&wipe)),
+        (None, None),
+        "the pods end first"
+    );
+    let deleted = rig
+        .api
+        .writes()
+        .into_iter()
+        .find(|write| write.method == http::Method::DELETE);
+    assert_eq!(deleted.unwrap().body["propagationPolicy"], "Foreground");
+    pass(&rig).await;
+    assert!(rig.api.get(&wipe).is_some());
+}
