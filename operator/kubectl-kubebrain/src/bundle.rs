@@ -19,7 +19,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{ListParams, LogParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, ResourceExt};
-use plan::names::{ARCHIVE, BACKUP, CLUSTER, METRICS_PORT};
+use plan::names::{ARCHIVE, BACKUP, BOOTSTRAP, CLUSTER, METRICS_PORT};
 use plan::objects::{ObjectKind, name_kind};
 use serde_json::{Value, json};
 
@@ -48,6 +48,9 @@ const MAX_METRICS_BYTES: usize = 8 << 20;
 const PART_TIMEOUT: Duration = Duration::from_secs(60);
 /// Port of the operator's metrics, if its pod names none.
 const OPERATOR_PORT: i32 = 8080;
+/// What the index and the output say if values of Secrets are unknown.
+const SECRETS_UNKNOWN: &str = "WARNING: not all Secrets could be read, so their values are not removed wherever they occur. \
+    Logs of containers that are not KubeBrain's are left out.";
 
 /// The bundle that `support-bundle` writes.
 #[derive(Debug, Args)]
@@ -60,6 +63,9 @@ pub(super) struct BundleOptions {
     /// Age of the oldest log lines
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = super::duration)]
     pub(super) since: Duration,
+    /// Also the logs and metrics of the operator, which name other clusters that it manages
+    #[arg(long)]
+    pub(super) operator_logs: bool,
 }
 
 /// Writes the bundle.
@@ -89,14 +95,18 @@ pub(super) async fn write(
         target,
         cluster: &cluster,
         names: BTreeSet::from([options.name.clone()]),
+        are_secrets_known: true,
     };
-    let collected = Box::pin(collector.collect(options.since, now, out)).await;
+    let collected = Box::pin(collector.collect(options, now, out)).await;
     if collected.is_err() {
         // An incomplete file is of no use, and the error says why it is one.
         drop(std::fs::remove_file(&path));
     }
-    let (files, missing) = collected.with_context(|| format!("write {}", path.display()))?;
+    let (files, missing, are_secrets_known) = collected.with_context(|| format!("write {}", path.display()))?;
     writeln!(out, "wrote {}: {files} files", path.display())?;
+    if !are_secrets_known {
+        writeln!(out, "{SECRETS_UNKNOWN}")?;
+    }
     if missing > 0 {
         writeln!(out, "{missing} parts could not be read: index.txt in it says why")?;
     }
@@ -109,15 +119,18 @@ struct Collector<'a> {
     file: BundleFile<BufWriter<File>>,
     /// Names of the objects in the bundle, by which Events are selected.
     names: BTreeSet<String>,
+    /// False unless all Secrets of the namespace were read.
+    are_secrets_known: bool,
 }
 
 impl Collector<'_> {
+    /// Returns the numbers of files and of what is missing, and whether all Secrets were read.
     async fn collect(
         mut self,
-        since: Duration,
+        options: &BundleOptions,
         now: Timestamp,
         out: &mut impl Write,
-    ) -> anyhow::Result<(usize, usize)> {
+    ) -> anyhow::Result<(usize, usize, bool)> {
         writeln!(out, "reading Secrets, to remove their values")?;
         self.learn().await;
         writeln!(out, "collecting objects")?;
@@ -125,11 +138,14 @@ impl Collector<'_> {
         self.file.add_object("cluster.json", json!(self.cluster))?;
         let backups = self.backups().await?;
         self.objects(&backups).await?;
-        let pods = pods::all(self.target, self.cluster).await;
+        let mut pods = pods::all(self.target, self.cluster).await;
         self.pods(&pods)?;
+        if !options.operator_logs {
+            pods.operators.clear();
+        }
         self.events().await?;
         writeln!(out, "planning the next pass of the operator")?;
-        self.plan().await?;
+        Box::pin(self.plan()).await?;
         writeln!(out, "collecting metrics")?;
         self.metrics(&pods).await?;
         let all: Vec<&Pod> = pods
@@ -139,31 +155,43 @@ impl Collector<'_> {
             .chain(&pods.operators)
             .collect();
         writeln!(out, "collecting the logs of {} pods", all.len())?;
-        self.logs(&all, since).await?;
-        let title = format!(
-            "Support bundle of KubeBrainCluster {}/{}, made at {now} by kubectl-kubebrain {}.\nSecrets are replaced by {}.",
+        self.logs(&all, options.since).await?;
+        let mut title = format!(
+            "Support bundle of KubeBrainCluster {}/{}, made at {now} by kubectl-kubebrain {}.",
             self.target.namespace,
             self.cluster.name_any(),
             env!("CARGO_PKG_VERSION"),
-            redact::REDACTED
         );
-        Ok(self.file.finish(&title)?)
+        if !self.are_secrets_known {
+            title.push_str(&format!("\n{SECRETS_UNKNOWN}"));
+        }
+        title.push_str(&format!("\nSecrets are replaced by {}.", redact::REDACTED));
+        if !options.operator_logs {
+            title.push_str("\nLogs and metrics of the operator are left out: --operator-logs adds them.");
+        }
+        let are_secrets_known = self.are_secrets_known;
+        let (files, missing) = self.file.finish(&title)?;
+        Ok((files, missing, are_secrets_known))
     }
 
     /// Learns the values of the namespace's Secrets, so that they are removed wherever they occur.
     async fn learn(&mut self) {
         let resource = ApiResource::erase::<Secret>(&());
-        match self.list(&resource, "").await {
-            Ok(found) => {
-                let secrets = found.into_iter().filter_map(|secret| secret.try_parse().ok());
-                let secrets: Vec<Secret> = secrets.collect();
-                self.file.redactor.learn(&secrets);
-            }
-            Err(why) => self.file.miss(
-                "values of Secrets, which are therefore not looked for in logs and messages",
-                &format!("{why:#}"),
-            ),
-        }
+        let mut found = Vec::new();
+        let read = self.read_pages(&resource, "", &mut found).await;
+        let listed = found.len();
+        let secrets = found.into_iter().filter_map(|secret| secret.try_parse().ok());
+        let secrets: Vec<Secret> = secrets.collect();
+        self.file.redactor.learn(&secrets);
+        let why = match read {
+            Ok(true) if secrets.len() == listed => return,
+            Ok(true) => "some cannot be parsed".to_owned(),
+            Ok(false) => format!("only the first {listed} were read"),
+            Err(why) => format!("{why:#}"),
+        };
+        self.are_secrets_known = false;
+        let what = "values of Secrets, which are therefore not looked for in logs and messages";
+        self.file.miss(what, &why);
     }
 
     async fn versions(&mut self) -> anyhow::Result<()> {
@@ -207,6 +235,7 @@ impl Collector<'_> {
         lists.push((ApiResource::erase::<PersistentVolumeClaim>(&()), own.clone()));
         lists.push((ApiResource::erase::<Deployment>(&()), format!("{ARCHIVE}={name}")));
         lists.push((ApiResource::erase::<Job>(&()), own));
+        lists.push((ApiResource::erase::<Job>(&()), format!("{BOOTSTRAP}={name}")));
         lists.push((ApiResource::erase::<Job>(&()), BACKUP.to_owned()));
         for (resource, labels) in lists {
             let found = self.list(&resource, &labels).await;
@@ -262,7 +291,7 @@ impl Collector<'_> {
             let report = pass.report(self.target).await?;
             Ok((report, pass.rendered()?))
         });
-        let planned = planned.await;
+        let planned = Box::pin(planned).await;
         if let Some((report, rendered)) = self.known("the plan and the rendered objects", planned) {
             self.file.add_object("plan.json", json!(report))?;
             for object in rendered {
@@ -295,11 +324,20 @@ impl Collector<'_> {
         Ok(())
     }
 
+    /// Adds the logs. Those of containers of others are left out if the values of Secrets that may be in them are unknown.
     async fn logs(&mut self, pods: &[&Pod], since: Duration) -> anyhow::Result<()> {
         for pod in pods {
             let name = pod.name_any();
-            let all: Api<Pod> = Api::namespaced(self.target.client.clone(), &self.namespace_of(pod));
+            let namespace = self.namespace_of(pod);
+            let all: Api<Pod> = Api::namespaced(self.target.client.clone(), &namespace);
+            // Secrets of the operator's namespace are not read.
+            let are_secrets_known = self.are_secrets_known && namespace == self.target.namespace;
             for (container, has_ended) in containers(pod) {
+                if !are_secrets_known && !redact::is_own(&container) {
+                    let why = "it may have values of Secrets, which could not be read";
+                    self.file.miss(&format!("the log {container} of pod {name}"), why);
+                    continue;
+                }
                 for previous in [false, true].into_iter().filter(|previous| has_ended || !previous) {
                     let params = LogParams {
                         container: Some(container.clone()),
@@ -325,12 +363,26 @@ impl Collector<'_> {
         pod.namespace().unwrap_or_else(|| self.target.namespace.clone())
     }
 
-    /// Lists objects in pages, without the fields that only the API server needs.
-    async fn list(&self, resource: &ApiResource, labels: &str) -> anyhow::Result<Vec<DynamicObject>> {
+    /// Lists objects, and records it if there are more than are read.
+    async fn list(&mut self, resource: &ApiResource, labels: &str) -> anyhow::Result<Vec<DynamicObject>> {
+        let mut found = Vec::new();
+        if !self.read_pages(resource, labels, &mut found).await? {
+            let why = format!("only the first {} were read", found.len());
+            self.file.miss(&format!("further {}", resource.plural), &why);
+        }
+        Ok(found)
+    }
+
+    /// Appends objects to `found`, page by page, without the fields that only the API server needs. Returns false if there are further ones.
+    async fn read_pages(
+        &self,
+        resource: &ApiResource,
+        labels: &str,
+        found: &mut Vec<DynamicObject>,
+    ) -> anyhow::Result<bool> {
         let all: Api<DynamicObject> =
             Api::namespaced_with(self.target.client.clone(), &self.target.namespace, resource);
         let mut params = ListParams::default().labels(labels).limit(OBJECTS_PER_PAGE);
-        let mut found = Vec::new();
         for _ in 0..MAX_PAGES {
             let page = within(async {
                 let page = all.list(&params).await;
@@ -344,10 +396,10 @@ impl Collector<'_> {
             }));
             match page.metadata.continue_.filter(|next| !next.is_empty()) {
                 Some(next) => params = params.continue_token(&next),
-                None => break,
+                None => return Ok(true),
             }
         }
-        Ok(found)
+        Ok(false)
     }
 
     fn add_all(&mut self, resource: &ApiResource, objects: Vec<DynamicObject>) -> anyhow::Result<()> {

@@ -150,10 +150,11 @@ enum Command {
     /// Write a file about a cluster for those who help with it
     ///
     /// The file has the cluster, its backups and schedules, the objects that the operator owns and how it would write them, pods, claims, Events,
-    /// versions, the plan, metrics, and logs of members, helpers and the operator. It has no values of the store, and of Secrets and ConfigMaps
-    /// only the names of keys. Variables, arguments of other containers, annotations of other tools, and values of the namespace's Secrets
-    /// are replaced by REDACTED wherever they occur. Names of objects and hosts remain, and keys of slow requests in logs: look through it
-    /// before you pass it on.
+    /// versions, the plan, metrics, and logs of members and helpers. With --operator-logs it also has logs and metrics of the operator, which
+    /// name other clusters that it manages. It has no values of the store, and of Secrets and ConfigMaps only the names of keys. Variables,
+    /// arguments of other containers and annotations of other tools are replaced by REDACTED, and so are values of the namespace's Secrets with
+    /// at least 8 characters, wherever they occur. If not all Secrets can be read, logs of containers that are not KubeBrain's are left out.
+    /// Names of objects and hosts remain, and keys of slow requests in logs: look through it before you pass it on.
     ///
     /// Requires the right to get clusters. Other parts that the user may not read are missing, and index.txt in the file says so. For all of
     /// it, the rights of plan and of logs --all are required, and those to list Secrets, Jobs, Deployments and Events.

@@ -18,7 +18,7 @@ use super::pods::{self, ClusterPods, containers};
 pub(super) struct LogOptions {
     /// Name of the KubeBrainCluster
     pub(super) name: String,
-    /// Also of the archive, of Jobs of backups, of trials of new templates, and of the operator
+    /// Also of the archive, of Jobs of the bootstrap and of backups, of trials of new templates, and of the operator
     #[arg(long)]
     pub(super) all: bool,
     /// Only lines that are at most this old

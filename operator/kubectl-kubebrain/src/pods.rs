@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crds::{KubeBrainBackup, KubeBrainCluster};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use plan::names::{ARCHIVE, BACKUP, COMPONENT, MANAGED_BY_INSTALLATION};
+use plan::names::{ARCHIVE, BACKUP, BOOTSTRAP, COMPONENT, MANAGED_BY_INSTALLATION};
 use plan::spec::is_external;
 
 use super::connect::TargetNamespace;
@@ -20,7 +20,7 @@ const DEFAULT_OPERATOR_NAMESPACE: &str = "kubebrain-system";
 #[derive(Default)]
 pub(super) struct ClusterPods {
     pub(super) members: Vec<Pod>,
-    /// Trials and wipes, the archive, and the Jobs of backups.
+    /// Trials and wipes, the archive, and the Jobs of the bootstrap and of backups.
     pub(super) helpers: Vec<Pod>,
     /// Those of the operator; they may serve other clusters as well.
     pub(super) operators: Vec<Pod>,
@@ -48,6 +48,9 @@ pub(super) async fn all(target: &TargetNamespace, cluster: &KubeBrainCluster) ->
     let archive = list::<Pod>(target, "pods", &format!("{ARCHIVE}={name}")).await;
     let archive = pods.known("pods of the archive", archive);
     pods.helpers.extend(archive);
+    let bootstrap = list::<Pod>(target, "pods", &format!("{BOOTSTRAP}={name}")).await;
+    let bootstrap = pods.known("pods of the bootstrap", bootstrap);
+    pods.helpers.extend(bootstrap);
     let backups = backups(target, &name).await;
     let backups = pods.known("pods of backups", backups);
     pods.helpers.extend(backups);

@@ -610,6 +610,8 @@ pub(crate) fn put_pods(api: &FakeApi) {
         json!({"kubebrain.io/archive": "dev"}),
         &[("archive", 0)],
     );
+    let bootstrap = json!({"kubebrain.io/bootstrap": "dev"});
+    put_pod(api, "brains", "dev-bootstrap-x", bootstrap, &[("bootstrap", 0)]);
     for (name, cluster) in [("b", "dev"), ("c", "other")] {
         let backup = json!({
             "apiVersion": "kubebrain.io/v1alpha1", "kind": "KubeBrainBackup", "metadata": {"name": name, "namespace": "brains"},
@@ -685,6 +687,7 @@ async fn logs_have_the_names_of_their_pods() {
         "dev-2/brain",
         "dev-2/proxy",
         "dev-archive-1-a",
+        "dev-bootstrap-x",
         "dev-trial",
         "kubebrain-operator-1",
     ];

@@ -9,14 +9,22 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Secret;
 use plan::archive::ARCHIVE_CONTAINER;
 use plan::backup::BACKUP_CONTAINER;
+use plan::bootstrap::BOOTSTRAP_CONTAINER;
 use plan::objects::BRAIN_CONTAINER;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
 /// Text in place of what is removed.
 pub(super) const REDACTED: &str = "REDACTED";
-/// Containers whose arguments name secrets, but hold none.
-const OWN_CONTAINERS: [&str; 5] = [BRAIN_CONTAINER, ARCHIVE_CONTAINER, BACKUP_CONTAINER, "wipe", "operator"];
+/// Containers of KubeBrain. Their arguments name secrets, but hold none.
+const OWN_CONTAINERS: [&str; 6] = [
+    BRAIN_CONTAINER,
+    ARCHIVE_CONTAINER,
+    BACKUP_CONTAINER,
+    BOOTSTRAP_CONTAINER,
+    "wipe",
+    "operator",
+];
 /// Beginnings of annotations that are kept.
 const KEPT_ANNOTATIONS: [&str; 8] = [
     "kubebrain.io/",
@@ -53,6 +61,10 @@ const PUBLIC_KEYS: [&str; 8] = [
 const MIN_KNOWN_CHARS: usize = 8;
 /// Longer ones are looked for by their lines.
 const MAX_KNOWN_BYTES: usize = 64 * 1024;
+/// Longer ones do not occur in URLs.
+const MAX_ENCODED_BYTES: usize = 4 * 1024;
+/// Characters that encoders of URLs keep besides letters, digits and `-._~`: none, those of JavaScript, and those of Go in users and in paths.
+const KEPT_BY_ENCODERS: [&str; 4] = ["", "!'()*", "$&+,;=", "$&+,;=:@/"];
 
 pub(super) struct Redactor {
     patterns: Vec<(Regex, String)>,
@@ -81,6 +93,8 @@ impl Redactor {
                 r#"(?i)((?:passwd|password|secret[_-]?key|secret[_-]?access[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|token|signature|[?&]sig)\\?["']?\s*[:=]\s*\\?["']?)[^\s"'&,;\\]+"#,
                 format!("${{1}}{REDACTED}"),
             ),
+            // A JSON Web Token, signed or encrypted.
+            (r"eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){2,4}", REDACTED.to_owned()),
         ];
         let patterns: Result<Vec<_>, _> = patterns
             .into_iter()
@@ -176,7 +190,7 @@ impl Redactor {
     }
 }
 
-/// Returns the forms in which a value may occur in a text: as it is, its lines, and both as JSON has them.
+/// Returns the forms in which a value may occur in a text: as it is, its lines, and both as JSON and URLs have them.
 fn forms_of(value: &[u8]) -> BTreeSet<String> {
     let Ok(text) = std::str::from_utf8(value) else {
         return BTreeSet::new();
@@ -186,13 +200,51 @@ fn forms_of(value: &[u8]) -> BTreeSet<String> {
         let quoted = json!(part).to_string();
         quoted[1..quoted.len() - 1].to_owned()
     };
-    parts.flat_map(|part| [part.to_owned(), escaped(part)]).collect()
+    let mut forms = BTreeSet::new();
+    for part in parts {
+        forms.extend([part.to_owned(), escaped(part)]);
+        forms.extend(percent_encoded(part));
+    }
+    forms
+}
+
+/// Returns a text as encoders of URLs write it. They differ in the characters that they keep, and in the case of digits.
+fn percent_encoded(text: &str) -> Vec<String> {
+    if text.len() > MAX_ENCODED_BYTES {
+        return Vec::new();
+    }
+    let encode = |kept: &str, is_upper: bool| {
+        let mut encoded = String::new();
+        for byte in text.bytes() {
+            let c = char::from(byte);
+            if c.is_ascii_alphanumeric() || "-._~".contains(c) || kept.contains(c) {
+                encoded.push(c);
+            } else if is_upper {
+                encoded.push_str(&format!("%{byte:02X}"));
+            } else {
+                encoded.push_str(&format!("%{byte:02x}"));
+            }
+        }
+        encoded
+    };
+    let mut forms = Vec::new();
+    for is_upper in [true, false] {
+        forms.extend(KEPT_BY_ENCODERS.map(|kept| encode(kept, is_upper)));
+        // As forms and queries have it.
+        forms.push(encode("", is_upper).replace("%20", "+"));
+    }
+    forms
+}
+
+/// Returns true for the name of a container of KubeBrain.
+pub(super) fn is_own(container: &str) -> bool {
+    OWN_CONTAINERS.contains(&container)
 }
 
 fn is_foreign_container(fields: &Map<String, Value>) -> bool {
     let text = |field: &str| fields.get(field).and_then(Value::as_str);
     let name = text("name").filter(|_| text("image").is_some());
-    name.is_some_and(|name| !OWN_CONTAINERS.contains(&name))
+    name.is_some_and(|name| !is_own(name))
 }
 
 fn is_secret(field: &str) -> bool {
@@ -223,6 +275,8 @@ fn hide(value: Option<&mut Value>) {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::ByteString;
+
     use super::*;
 
     #[track_caller]
@@ -244,6 +298,31 @@ mod tests {
             "a REDACTED b",
         );
         check("a -----BEGIN PRIVATE KEY-----\nxyz", "a REDACTED");
+        check(
+            "session eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.c2ln-_ ended",
+            "session REDACTED ended",
+        );
+        check("eyJhbGciOiJkaXIifQ..aXY.dGV4dA.dGFn,", "REDACTED,");
+    }
+
+    #[test]
+    fn values_of_secrets_are_removed_as_urls_have_them() {
+        let mut redactor = Redactor::new().unwrap();
+        let value = ByteString(b"pa ss/w@rd!".to_vec());
+        redactor.learn(&[Secret {
+            data: Some([("password".to_owned(), value)].into()),
+            ..Secret::default()
+        }]);
+        for form in [
+            "pa ss/w@rd!",
+            "pa%20ss%2Fw%40rd%21",
+            "pa%20ss%2fw%40rd%21",
+            "pa%20ss%2Fw%40rd!",
+            "pa%20ss/w@rd%21",
+            "pa+ss%2Fw%40rd%21",
+        ] {
+            assert_eq!(redactor.text(&format!("GET /?q={form}&x")), "GET /?q=REDACTED&x");
+        }
     }
 
     #[test]
@@ -253,6 +332,7 @@ mod tests {
             "etcd_server_has_leader{job=\"a\"} 1",
             "https://10.0.0.1:2379/health",
             "basic auth is off",
+            "eyJ begins a JWT",
             "-----BEGIN CERTIFICATE-----",
         ] {
             check(text, text);

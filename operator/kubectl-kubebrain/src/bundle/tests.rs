@@ -115,17 +115,31 @@ fn planted(api: FakeApi) -> FakeApi {
         "spec": {"template": {"spec": {"containers": [{"name": "backup", "image": "x", "env": [{"name": "A", "value": PLACED}]}]}}},
     });
     api.put("/apis/batch/v1/namespaces/brains/jobs/b-backup", job);
+    for cluster in ["dev", "other"] {
+        let name = format!("{cluster}-bootstrap");
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"name": name, "namespace": "brains", "labels": {"kubebrain.io/bootstrap": cluster}},
+            "spec": {"template": {"spec": {"containers": [{"name": "bootstrap", "image": "x", "args": ["restore", "--once"]}]}}},
+        });
+        api.put(&format!("/apis/batch/v1/namespaces/brains/jobs/{name}"), job);
+    }
     api
 }
 
-/// Writes a bundle, and returns its files and what the command printed.
+/// Writes a bundle with all that it can have, and returns its files and what the command printed.
 async fn bundle(api: &FakeApi) -> (BTreeMap<String, String>, String) {
+    bundle_with(api, true).await
+}
+
+async fn bundle_with(api: &FakeApi, operator_logs: bool) -> (BTreeMap<String, String>, String) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("bundle.tar.gz");
     let options = BundleOptions {
         name: "dev".to_owned(),
         output: Some(path.clone()),
         since: Duration::from_secs(3600),
+        operator_logs,
     };
     let said = says(api, Command::SupportBundle(options)).await.unwrap();
     let mut archive = tar::Archive::new(GzDecoder::new(File::open(&path).unwrap()));
@@ -164,6 +178,7 @@ async fn bundle_has_everything_but_secrets() {
         "objects/secrets/credentials.json",
         "objects/configmaps/dev-ca-bundle.json",
         "objects/jobs/b-backup.json",
+        "objects/jobs/dev-bootstrap.json",
         "objects/pods/dev-0.json",
         "objects/pods/kubebrain-operator-1.json",
         "rendered/statefulsets/dev.json",
@@ -171,6 +186,7 @@ async fn bundle_has_everything_but_secrets() {
         "logs/dev-1/proxy.log",
         "logs/dev-1/brain.previous.log",
         "logs/b-backup-x/backup.log",
+        "logs/dev-bootstrap-x/bootstrap.log",
         "logs/kubebrain-operator-1/operator.log",
         "metrics/dev-0.metrics.txt",
         "metrics/dev-0.member.json",
@@ -185,6 +201,7 @@ async fn bundle_has_everything_but_secrets() {
     let has = |path: &str, text: &str| assert!(files[path].contains(text), "{text} is not in {path}:\n{}", files[path]);
     has("objects/secrets/credentials.json", "\"file\": \"REDACTED\"");
     has("objects/pods/dev-1.json", "\"--data-dir=/data\"");
+    has("objects/jobs/dev-bootstrap.json", "\"--once\"");
     has("objects/pods/dev-1.json", "\"key\": \"password\"");
     has("cluster.json", "\"endpoint\": \"https://REDACTED@minio:9000\"");
     has("logs/dev-0/brain.log", "a line\n");
@@ -195,6 +212,78 @@ async fn bundle_has_everything_but_secrets() {
     has("index.txt", "  objects/statefulsets/dev.json\n");
     assert!(said.ends_with(&format!(": {} files\n", files.len())), "{said}");
     assert!(api.writes().is_empty(), "{:?}", api.writes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_and_metrics_of_the_operator_are_left_out_unless_asked_for() {
+    let (files, said) = bundle_with(&planted(talkative(&[])), false).await;
+    let mut of_operator = files.keys().filter(|path| path.contains("kubebrain-operator"));
+    assert_eq!(of_operator.next().unwrap(), "objects/pods/kubebrain-operator-1.json");
+    assert_eq!(of_operator.next(), None);
+    let index = &files["index.txt"];
+    let told = "Logs and metrics of the operator are left out: --operator-logs adds them.";
+    assert!(index.contains(told), "{index}");
+    assert!(
+        !index.contains("WARNING") && !said.contains("WARNING"),
+        "{said}\n{index}"
+    );
+}
+
+/// Checks that a bundle without all values of Secrets has no logs of containers of others, and says so.
+#[track_caller]
+fn check_wary((files, said): &(BTreeMap<String, String>, String), why: &str) {
+    assert!(!files.contains_key("logs/dev-1/proxy.log"), "{:?}", files.keys());
+    for path in ["logs/dev-1/brain.log", "logs/dev-bootstrap-x/bootstrap.log"] {
+        assert!(files.contains_key(path), "{path} is not in {:?}", files.keys());
+    }
+    let index = &files["index.txt"];
+    assert_eq!(index.lines().nth(1), Some(SECRETS_UNKNOWN), "{index}");
+    assert!(said.contains(&format!("\n{SECRETS_UNKNOWN}\n")), "{said}");
+    for part in [
+        why,
+        "  the log proxy of pod dev-1: it may have values of Secrets, which could not be read\n",
+    ] {
+        assert!(index.contains(part), "{part} is not in\n{index}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_of_others_are_left_out_if_secrets_cannot_be_read() {
+    let found = bundle(&planted(talkative(&["/secrets"]))).await;
+    check_wary(
+        &found,
+        "not looked for in logs and messages: no permission to list secrets",
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_of_others_are_left_out_if_there_are_too_many_secrets() {
+    let api = FakeApi::scripted(|asked: &RecordedRequest| {
+        if asked.path.ends_with("/log") {
+            return ScriptedReply::Text(format!("{KNOWN}\n"));
+        }
+        if !asked.path.ends_with("/secrets") {
+            return ScriptedReply::Pass;
+        }
+        // A list without an end, whose first page has the only Secret.
+        let secret = json!({"metadata": {"name": "credentials", "namespace": "brains"}, "data": {"password": "aHVudGVyMi1rbm93bg=="}});
+        let items = if asked.query.contains("continue=") {
+            vec![]
+        } else {
+            vec![secret]
+        };
+        let metadata = json!({"resourceVersion": "1", "continue": "next"});
+        let list = json!({"apiVersion": "v1", "kind": "SecretList", "metadata": metadata, "items": items});
+        ScriptedReply::With(200, list)
+    });
+    let found = bundle(&planted(api)).await;
+    check_wary(
+        &found,
+        "not looked for in logs and messages: only the first 1 were read",
+    );
+    // What was read is removed.
+    let log = &found.0["logs/dev-1/brain.log"];
+    assert!(!log.contains(KNOWN), "{log}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,6 +344,7 @@ async fn file_that_exists_is_not_overwritten() {
         name: "dev".to_owned(),
         output: Some(file.path().to_owned()),
         since: Duration::from_secs(3600),
+        operator_logs: false,
     };
     let said = says(&api, Command::SupportBundle(options)).await.unwrap_err();
     assert!(said.starts_with("create ") && said.contains("exists"), "{said}");
