@@ -245,7 +245,7 @@ pub struct KubeBrainClusterSpec {
 
     /// Source of the cluster's first data. It cannot be changed later. Default: the cluster begins empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bootstrap: Option<Bootstrap>,
+    pub bootstrap: Option<Box<Bootstrap>>,
 
     /// Location of the data.
     pub storage: Storage,

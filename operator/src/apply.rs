@@ -25,6 +25,7 @@ use crate::api_error::{self, FailureClass};
 use crate::apply_history::ApplyHistory;
 use crate::cache::{clusters, list_kept, received};
 use crate::events::EventPublisher;
+use crate::jobs;
 use crate::metrics::Metrics;
 use crate::observe;
 use crate::probe;
@@ -210,7 +211,9 @@ impl StepApplier<'_> {
                 Ok(None)
             }
             PlanStep::Try { pod, whole } => Box::pin(self.begin_trial(pod, whole, applied)).await,
-            PlanStep::CreateClaim { .. } | PlanStep::Bootstrap { .. } => self.step_of_bootstrap(step).await,
+            PlanStep::CreateClaim { .. } | PlanStep::Bootstrap { .. } | PlanStep::EndBootstrap { .. } => {
+                self.step_of_bootstrap(step).await
+            }
             PlanStep::ChangeClaim { .. }
             | PlanStep::EndTrial { .. }
             | PlanStep::RetainClaims { .. }
@@ -221,7 +224,7 @@ impl StepApplier<'_> {
         }
     }
 
-    /// Creates the Job that restores the first data, or the claim that it fills. If another client has created one since, that is looked at
+    /// Creates the Job that restores the first data, or the claim that it fills, or deletes a Job that was created for another spec. If another client has created one since, that is looked at
     /// in the next pass.
     async fn step_of_bootstrap(&self, step: &PlanStep) -> Result<Option<ClusterEvent>, ApplyError> {
         let params = PostParams {
@@ -239,6 +242,11 @@ impl StepApplier<'_> {
                     format!("Job {}", job.name_any()),
                     jobs.create(&params, job).await.map(drop),
                 )
+            }
+            PlanStep::EndBootstrap { job } => {
+                let jobs: Api<Job> = Api::namespaced(self.client.clone(), &self.desired.names.namespace);
+                jobs::delete_after_dependents(&jobs, job).await?;
+                return Ok(None);
             }
             _ => return Ok(None),
         };

@@ -47,9 +47,12 @@ pub(crate) async fn look(
             let pods = jobs::pods(&context.client, namespace, &job).await?;
             seen.result = pods.iter().rev().find_map(BootstrapResult::of_pod);
         }
-        (true, None) => seen.trouble = jobs::failure(&context.client, namespace, &job).await?,
+        (true, None) => {
+            seen.trouble = jobs::failure(&context.client, namespace, &job).await?;
+            seen.source = Some(source(context, cluster, begun).await?);
+        }
     }
-    seen.job = Some(job);
+    seen.job = Some(Box::new(job));
     Ok(seen)
 }
 
@@ -114,7 +117,7 @@ async fn of_spec(
             message: "bootstrap: set exactly one of fromBackup.backup and destination".to_owned(),
         }),
     };
-    Ok(found.map(BootstrapSource::Backup))
+    Ok(found.map(|found| BootstrapSource::Backup(Box::new(found))))
 }
 
 /// Deletes the Job of a cluster that is being deleted. Returns true once it is gone, with its pods.

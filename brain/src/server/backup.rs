@@ -43,18 +43,7 @@ pub(crate) async fn run(config: &Config, command: &BackupCommand, mut life: Life
 
 /// Returns the text to print.
 async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> anyhow::Result<String> {
-    // Neither keys nor the destination are needed then, and they may be gone by now.
-    if let BackupAction::Restore {
-        once: true,
-        result_file,
-        ..
-    } = &command.action
-        && let Some(id) = unless(&life.leave, restore::existing(config)).await?
-    {
-        let (result, text) = RestoreResult::existed(id);
-        if let Some(file) = result_file {
-            write_result(&result, file)?;
-        }
+    if let Some(text) = restored_before(config, command, life).await? {
         return Ok(text);
     }
     let keys = keys(command)?;
@@ -132,17 +121,7 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
             unless(&leave, export).await
         }
         BackupAction::Delete { backup, prune_archive } => {
-            let deleted = async {
-                let mut text = match backup {
-                    DeletedBackup::Named(name) => delete(&repository, name).await?,
-                    DeletedBackup::OfRequest(id) => delete_of_request(&repository, id).await?,
-                };
-                if *prune_archive {
-                    text.push_str(&prune::prune_archives(&repository).await?);
-                }
-                Ok(text)
-            };
-            unless(&leave, deleted).await
+            unless(&leave, delete_chosen(&repository, backup, *prune_archive)).await
         }
         BackupAction::DeleteOrphans => {
             let now = chrono::Utc::now();
@@ -159,6 +138,27 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
     }
 }
 
+/// Returns the text for a restore that is made once, of a store that is there. Neither keys nor the destination are needed then, and they may
+/// be gone by now.
+async fn restored_before(config: &Config, command: &BackupCommand, life: &Lifecycle) -> anyhow::Result<Option<String>> {
+    let BackupAction::Restore {
+        once: true,
+        result_file,
+        ..
+    } = &command.action
+    else {
+        return Ok(None);
+    };
+    let Some(id) = unless(&life.leave, restore::existing(config)).await? else {
+        return Ok(None);
+    };
+    let (result, text) = RestoreResult::existed(id);
+    if let Some(file) = result_file {
+        write_result(&result, file)?;
+    }
+    Ok(Some(text))
+}
+
 /// Does something until a signal comes.
 async fn unless<T>(leave: &CancellationToken, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::select! {
@@ -166,6 +166,21 @@ async fn unless<T>(leave: &CancellationToken, work: impl Future<Output = anyhow:
         () = leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
         done = Box::pin(work) => done,
     }
+}
+
+async fn delete_chosen(
+    repository: &Repository,
+    backup: &DeletedBackup,
+    prunes_archive: bool,
+) -> anyhow::Result<String> {
+    let mut text = match backup {
+        DeletedBackup::Named(name) => delete(repository, name).await?,
+        DeletedBackup::OfRequest(id) => delete_of_request(repository, id).await?,
+    };
+    if prunes_archive {
+        text.push_str(&prune::prune_archives(repository).await?);
+    }
+    Ok(text)
 }
 
 async fn delete(repository: &Repository, name: &BackupName) -> anyhow::Result<String> {

@@ -365,8 +365,8 @@ fn lists_that_several_appliers_share_merge_by_key() {
 fn the_definition_stays_below_what_client_side_apply_can_annotate() {
     let bytes = serde_json::to_vec(&KubeBrainCluster::crd()).unwrap().len();
     assert!(
-        bytes <= 100_000,
-        "the definition has {bytes} bytes of 100000; kubectl apply fails at 262144"
+        bytes <= 120_000,
+        "the definition has {bytes} bytes of 120000; kubectl apply fails at 262144"
     );
 }
 

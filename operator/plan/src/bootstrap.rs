@@ -26,21 +26,26 @@ pub(crate) use status::{condition, status};
 
 use crate::backup::BackupTarget;
 use crate::backup::references::{self, NamedKind, NamedObject};
+use crate::names::SKIP_BOOTSTRAP;
 use crate::spec::{OperatorSettings, SpecRefusal};
 
 /// Name of the container.
 pub const BOOTSTRAP_CONTAINER: &str = "bootstrap";
 
-/// Returns the source that a cluster begins with, until it has begun.
+/// Returns the source that a cluster begins with, until it has begun, or is to begin without.
 pub fn due(cluster: &KubeBrainCluster) -> Option<&Bootstrap> {
     let status = cluster.status.as_ref().and_then(|status| status.bootstrap.as_ref());
     let is_complete = status.is_some_and(|status| status.phase == BootstrapPhase::Complete);
-    source_of(cluster).filter(|_| !is_complete && !crate::spec::is_external(cluster))
+    let skips = cluster
+        .annotations()
+        .get(SKIP_BOOTSTRAP)
+        .is_some_and(|skips| skips == "true");
+    source_of(cluster).filter(|_| !is_complete && !skips && !crate::spec::is_external(cluster))
 }
 
 /// Returns the source that a cluster begins, or began, with.
 pub fn source_of(cluster: &KubeBrainCluster) -> Option<&Bootstrap> {
-    let bootstrap = cluster.spec.bootstrap.as_ref()?;
+    let bootstrap = cluster.spec.bootstrap.as_deref()?;
     (bootstrap.from_backup.is_some() || bootstrap.from_snapshot.is_some()).then_some(bootstrap)
 }
 
@@ -48,19 +53,19 @@ pub fn source_of(cluster: &KubeBrainCluster) -> Option<&Bootstrap> {
 #[derive(Debug, Clone, Default)]
 pub struct ObservedBootstrap {
     /// The Job, of any owner.
-    pub job: Option<Job>,
+    pub job: Option<Box<Job>>,
     /// The result that a pod of the Job left.
     pub result: Option<BootstrapResult>,
     /// The failure of the last attempt, or the reason why no pod runs.
     pub trouble: Option<String>,
-    /// The source for a new Job. It is looked for only if there is none.
+    /// The source for a Job. It is not looked for once the Job has ended well.
     pub source: Option<Result<BootstrapSource, BootstrapObstacle>>,
 }
 
 /// The source of a restore, and the way to it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BootstrapSource {
-    Backup(BackupSource),
+    Backup(Box<BackupSource>),
     Snapshot(ClaimFile),
 }
 

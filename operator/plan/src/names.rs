@@ -23,6 +23,8 @@ pub const FINALIZER_MANAGER: &str = "kubebrain-operator-finalizer";
 
 /// Finalizer of a resource whose keys in TiKV are wiped when it is deleted.
 pub const WIPE: &str = "kubebrain.io/wipe-storage";
+/// Annotation of the resource: `true` starts members without the restore of `spec.bootstrap`.
+pub const SKIP_BOOTSTRAP: &str = "kubebrain.io/skip-bootstrap";
 /// Annotation of the resource: `true` removes it without the wipe.
 pub const SKIP_WIPE: &str = "kubebrain.io/skip-wipe";
 

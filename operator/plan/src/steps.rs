@@ -75,6 +75,8 @@ pub enum PlanStep {
     CreateClaim { claim: Box<PersistentVolumeClaim> },
     /// Create the Job that restores the first data.
     Bootstrap { job: Box<Job> },
+    /// Delete that Job: it was created for another spec.
+    EndBootstrap { job: Box<Job> },
     /// Remove what another manager added to the live object of this uid; `object` is the wanted one.
     TakeBack {
         object: Object,
@@ -201,6 +203,7 @@ impl Plan {
             PlanStep::DiscardAuthority { .. }
             | PlanStep::CreateClaim { .. }
             | PlanStep::Bootstrap { .. }
+            | PlanStep::EndBootstrap { .. }
             | PlanStep::TakeBack { .. }
             | PlanStep::Delete { .. }
             | PlanStep::Try { .. }

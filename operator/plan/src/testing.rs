@@ -255,12 +255,13 @@ impl FakeCluster {
             PlanStep::CreateClaim { claim } => self.seen.claims.push(*claim.clone()),
             PlanStep::Bootstrap { job } => {
                 assert!(self.seen.bootstrap.job.is_none(), "there is a Job");
-                let mut job = *job.clone();
+                let mut job = job.clone();
                 self.uids += 1;
                 job.metadata.uid = Some(format!("uid-{}", self.uids));
                 job.metadata.creation_timestamp = Some(Time(status::whole_seconds(now)));
                 self.seen.bootstrap.job = Some(job);
             }
+            PlanStep::EndBootstrap { .. } => self.seen.bootstrap.job = None,
             PlanStep::TakeBack { object, additions, .. } => {
                 let live = self.seen.objects.get_mut(&object.key).unwrap();
                 let mut value = serde_json::to_value(&*live).unwrap();

@@ -94,6 +94,41 @@ async fn volume(kit: &Kit, claim: &str) -> std::path::PathBuf {
     kit.harness().cluster.home().path(format!("volumes/{name}"))
 }
 
+/// A backup is verified again when a user asks for it, and damage is found.
+async fn damage_is_found_later(kit: &Kit, directory: &Path, name: &str) {
+    let ask = async |request: &str| {
+        let body = json!({"metadata": {"annotations": {"kubebrain.io/verify": request}}});
+        let backups = kit.api::<KubeBrainBackup>();
+        let patch = Patch::Merge(body);
+        backups.patch("first", &PatchParams::default(), &patch).await.unwrap();
+        let handled = |it: &KubeBrainBackup| {
+            let verification = it.status.as_ref().and_then(|status| status.verification.as_ref());
+            verification.is_some_and(|verification| verification.handled == request)
+        };
+        let verified = kit
+            .until::<KubeBrainBackup>("first", "verified", STATE_TIMEOUT, handled)
+            .await;
+        condition(&verified, "Verified").unwrap().clone()
+    };
+    let good = ask("1").await;
+    assert_eq!((good.status.as_str(), good.reason.as_str()), ("True", "Verified"));
+    let parts = fs::read_dir(directory.join("parts").join(name)).unwrap();
+    let part = parts.map(|part| part.unwrap().path()).next().unwrap();
+    let whole = fs::read(&part).unwrap();
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    fs::write(&part, flipped).unwrap();
+    let bad = ask("2").await;
+    assert_eq!(
+        (bad.status.as_str(), bad.reason.as_str()),
+        ("False", "Damaged"),
+        "{}",
+        bad.message
+    );
+    assert!(bad.message.contains(name), "{}", bad.message);
+    fs::write(&part, whole).unwrap();
+}
+
 #[test]
 fn backup_is_made_of_a_live_cluster_restored_and_deleted_with_its_resource() {
     kit::run("backups", async |kit| {
@@ -147,38 +182,7 @@ fn backup_is_made_of_a_live_cluster_restored_and_deleted_with_its_resource() {
             "{said}"
         );
 
-        // it is verified again when a user asks for it, and damage is found
-        let ask = async |request: &str| {
-            let body = json!({"metadata": {"annotations": {"kubebrain.io/verify": request}}});
-            let backups = kit.api::<KubeBrainBackup>();
-            let patch = Patch::Merge(body);
-            backups.patch("first", &PatchParams::default(), &patch).await.unwrap();
-            let handled = |it: &KubeBrainBackup| {
-                let verification = it.status.as_ref().and_then(|status| status.verification.as_ref());
-                verification.is_some_and(|verification| verification.handled == request)
-            };
-            let verified = kit
-                .until::<KubeBrainBackup>("first", "verified", STATE_TIMEOUT, handled)
-                .await;
-            condition(&verified, "Verified").unwrap().clone()
-        };
-        let good = ask("1").await;
-        assert_eq!((good.status.as_str(), good.reason.as_str()), ("True", "Verified"));
-        let parts = fs::read_dir(directory.join("parts").join(&name)).unwrap();
-        let part = parts.map(|part| part.unwrap().path()).next().unwrap();
-        let whole = fs::read(&part).unwrap();
-        let mut flipped = whole.clone();
-        flipped[whole.len() / 2] ^= 1;
-        fs::write(&part, flipped).unwrap();
-        let bad = ask("2").await;
-        assert_eq!(
-            (bad.status.as_str(), bad.reason.as_str()),
-            ("False", "Damaged"),
-            "{}",
-            bad.message
-        );
-        assert!(bad.message.contains(&name), "{}", bad.message);
-        fs::write(&part, whole).unwrap();
+        damage_is_found_later(&kit, &directory, &name).await;
 
         // a second one, whose pod is killed, is one backup in the end
         kit.try_apply(&backup("second", &json!({}))).await.unwrap();

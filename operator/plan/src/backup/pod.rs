@@ -104,7 +104,7 @@ impl ProgramPod {
     pub(crate) fn of_snapshot(file: &ClaimFile, app: &str, own: (&str, &str)) -> Self {
         let mut pod = Self::of_command(&["snapshot", "restore"], app, own);
         pod.args.push(format!("{CLAIM_MOUNT}/{}", file.path));
-        pod.claim(CLAIM_VOLUME, &file.claim_name);
+        pod.claim(CLAIM_VOLUME, &file.claim_name, true);
         pod.mounts.push(mount(CLAIM_VOLUME, CLAIM_MOUNT, true));
         pod
     }
@@ -139,12 +139,12 @@ impl ProgramPod {
     }
 
     /// Adds the volume of a claim.
-    pub(crate) fn claim(&mut self, volume: &str, claim: &str) {
+    pub(crate) fn claim(&mut self, volume: &str, claim: &str, is_read_only: bool) {
         self.volumes.push(Volume {
             name: volume.to_owned(),
             persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
                 claim_name: claim.to_owned(),
-                read_only: None,
+                read_only: is_read_only.then_some(true),
             }),
             ..Volume::default()
         });
@@ -213,7 +213,7 @@ impl ProgramPod {
     fn reach_claim(&mut self, claim: &ClaimDirectory) {
         let path = claim.path.as_ref().map_or_else(String::new, |path| format!("/{path}"));
         self.flag("destination", format!("file://{CLAIM_MOUNT}{path}"));
-        self.claim(CLAIM_VOLUME, &claim.claim_name);
+        self.claim(CLAIM_VOLUME, &claim.claim_name, false);
         self.mounts.push(mount(CLAIM_VOLUME, CLAIM_MOUNT, false));
     }
 

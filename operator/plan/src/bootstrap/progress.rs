@@ -2,11 +2,14 @@
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;
 
 use super::{BootstrapObstacle, BootstrapResult, due, is_own};
+use crate::names::RESTART_HASH;
 use crate::objects::{ObjectKey, ObjectKind, Renderer};
 use crate::observed::Observed;
+use crate::ownership::{self, Ownership};
 use crate::spec::{Desired, HoldReason};
 use crate::steps::claims::is_terminating;
 use crate::steps::{Plan, PlanStep};
@@ -15,6 +18,7 @@ use crate::steps::{Plan, PlanStep};
 const SUSPENDED: &str = "Suspended";
 const OWNERSHIP_CONFLICT: &str = "OwnershipConflict";
 const INVALID_SPEC: &str = "InvalidSpec";
+const WAITING: &str = "WaitingForObject";
 
 /// The state of a bootstrap that the status does not call complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +63,7 @@ impl BootstrapProgress {
         match self {
             Self::Pending { reason, message } if [INVALID_SPEC, OWNERSHIP_CONFLICT].contains(reason) => {
                 Some(BootstrapObstacle {
-                    reason: *reason,
+                    reason,
                     message: message.clone(),
                 })
             }
@@ -81,11 +85,12 @@ pub(crate) fn assess(cluster: &KubeBrainCluster, desired: &Desired, observed: &O
     let pending = |reason, message: String| BootstrapProgress::Pending { reason, message };
     let seen = &observed.bootstrap;
     let name = desired.names.bootstrap();
+    let set = former_members(cluster, desired, observed);
     if let Some(job) = seen.job.as_ref().filter(|job| is_own(job, cluster)) {
         if is(job, "Complete") {
             return Some(BootstrapProgress::Complete(seen.result.clone()));
         }
-        if is_served(desired, observed) {
+        if set == Some(FormerMembers::Ours) {
             return Some(BootstrapProgress::Served);
         }
         if job.metadata.deletion_timestamp.is_some() {
@@ -100,8 +105,18 @@ pub(crate) fn assess(cluster: &KubeBrainCluster, desired: &Desired, observed: &O
             }),
         });
     }
-    if is_served(desired, observed) {
-        return Some(BootstrapProgress::Served);
+    let set_name = &desired.names.cluster;
+    match set {
+        None => {}
+        Some(FormerMembers::Ours) => return Some(BootstrapProgress::Served),
+        Some(FormerMembers::Leaving) => {
+            let message = format!("StatefulSet {set_name} is of a cluster that was deleted, and is not gone yet");
+            return Some(pending(WAITING, message));
+        }
+        Some(FormerMembers::Foreign) => {
+            let message = format!("StatefulSet {set_name} is not owned by this cluster: delete it");
+            return Some(pending(OWNERSHIP_CONFLICT, message));
+        }
     }
     if seen.job.is_some() {
         let message = format!("Job {name} is not owned by this cluster: delete it");
@@ -118,9 +133,9 @@ pub(crate) fn assess(cluster: &KubeBrainCluster, desired: &Desired, observed: &O
         .claims
         .iter()
         .find(|claim| claim.name_any() == desired.names.claim(0));
-    if let Some(claim) = claim.filter(|claim| is_terminating(claim)) {
+    if let Some(claim) = claim.filter(|claim| is_leaving(claim)) {
         let message = format!("the volume claim {} is being deleted", claim.name_any());
-        return Some(pending("WaitingForObject", message));
+        return Some(pending(WAITING, message));
     }
     Some(match &seen.source {
         Some(Err(BootstrapObstacle { reason, message })) => pending(*reason, message.clone()),
@@ -129,10 +144,32 @@ pub(crate) fn assess(cluster: &KubeBrainCluster, desired: &Desired, observed: &O
     })
 }
 
-/// Returns true if members may run, or have run: the StatefulSet exists, of any owner.
-fn is_served(desired: &Desired, observed: &Observed) -> bool {
-    let set = ObjectKey::new(ObjectKind::StatefulSet, &desired.names.cluster);
-    observed.objects.contains_key(&set)
+/// The owner of the StatefulSet that exists before the restore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FormerMembers {
+    /// This cluster, whose members may run or have run: their store stays.
+    Ours,
+    /// An earlier cluster of the same name. Its members end, and its claim may end with it.
+    Leaving,
+    /// Somebody else.
+    Foreign,
+}
+
+fn former_members(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) -> Option<FormerMembers> {
+    let key = ObjectKey::new(ObjectKind::StatefulSet, &desired.names.cluster);
+    let set = observed.objects.get(&key)?;
+    let uid = cluster.uid().unwrap_or_default();
+    Some(match ownership::of(&set.metadata, &cluster.name_any(), &uid) {
+        Ownership::Foreign => FormerMembers::Foreign,
+        Ownership::Ours | Ownership::Orphaned if set.metadata.deletion_timestamp.is_none() => FormerMembers::Ours,
+        Ownership::Ours | Ownership::Orphaned | Ownership::Former => FormerMembers::Leaving,
+    })
+}
+
+/// Returns true if a claim is being deleted, or is as soon as the StatefulSet or the pod is gone that owns it: the restore begins without either.
+fn is_leaving(claim: &PersistentVolumeClaim) -> bool {
+    let mut owners = claim.owner_references().iter();
+    is_terminating(claim) || owners.any(|owner| ["StatefulSet", "Pod"].contains(&owner.kind.as_str()))
 }
 
 fn is(job: &Job, type_: &str) -> bool {
@@ -141,32 +178,56 @@ fn is(job: &Job, type_: &str) -> bool {
     conditions.any(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
-/// Plans to create the Job, and the claim that it fills.
+/// Plans to create the Job, and the claim that it fills, or to end a Job that was created for another spec.
 pub(crate) fn plan(
     plan: &mut Plan,
     desired: &Desired,
     observed: &Observed,
     renderer: &Renderer<'_>,
 ) -> Result<(), serde_json::Error> {
-    let Some(BootstrapProgress::Running(_)) = &plan.bootstrap else {
+    let Some(BootstrapProgress::Running(_) | BootstrapProgress::Failed(_)) = &plan.bootstrap else {
         return Ok(());
     };
-    let (None, Some(Ok(source))) = (&observed.bootstrap.job, &observed.bootstrap.source) else {
-        return Ok(());
-    };
-    if plan.is_blocked() {
-        let message = "the restore waits until nothing blocks the cluster".to_owned();
-        plan.bootstrap = Some(BootstrapProgress::Pending {
-            reason: "Creating",
-            message,
-        });
+    let job = observed.bootstrap.job.as_ref();
+    if job.is_some_and(|job| job.metadata.deletion_timestamp.is_some()) {
         return Ok(());
     }
-    let claim = renderer.bootstrap_claim();
-    let claim = claim.filter(|_| observed.claims.iter().all(|it| it.name_any() != desired.names.claim(0)));
-    plan.steps
-        .extend(claim.map(|claim| PlanStep::CreateClaim { claim: Box::new(claim) }));
-    let job = Box::new(renderer.bootstrap_job(source)?);
-    plan.steps.push(PlanStep::Bootstrap { job });
+    if plan.is_blocked() {
+        if job.is_none() {
+            let message = "the restore waits until nothing blocks the cluster".to_owned();
+            plan.bootstrap = Some(BootstrapProgress::Pending {
+                reason: "Creating",
+                message,
+            });
+        }
+        return Ok(());
+    }
+    let wanted = match &observed.bootstrap.source {
+        Some(Ok(source)) => Some(Box::new(renderer.bootstrap_job(source)?)),
+        _ => None,
+    };
+    if let (Some(job), Some(wanted)) = (job, &wanted)
+        && is_outdated(job, wanted)
+    {
+        plan.steps.push(PlanStep::EndBootstrap { job: job.clone() });
+        return Ok(());
+    }
+    // A claim that was deleted while its pod waits is needed again.
+    if job.is_some() || wanted.is_some() {
+        let claim = renderer.bootstrap_claim();
+        let claim = claim.filter(|_| observed.claims.iter().all(|it| it.name_any() != desired.names.claim(0)));
+        plan.steps
+            .extend(claim.map(|claim| PlanStep::CreateClaim { claim: Box::new(claim) }));
+    }
+    if job.is_none() {
+        plan.steps.extend(wanted.map(|job| PlanStep::Bootstrap { job }));
+    }
     Ok(())
+}
+
+/// Returns true if a Job that has not ended well has another template than the wanted one. Templates of Jobs cannot change, and an
+/// interrupted restore is continued, or begun again.
+fn is_outdated(job: &Job, wanted: &Job) -> bool {
+    let hash = |job: &Job| job.annotations().get(RESTART_HASH).cloned();
+    hash(job) != hash(wanted)
 }

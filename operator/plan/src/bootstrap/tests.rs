@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::names::Names;
+use crate::objects::{ObjectKey, ObjectKind};
 use crate::observed::Observed;
 use crate::steps::PlanStep;
 use crate::testing::{FakeCluster, STORE};
@@ -22,7 +23,7 @@ fn fake(more: Value) -> FakeCluster {
 fn found(fake: &mut FakeCluster) {
     let bootstrap = due(&fake.cluster).unwrap();
     let source = match (&bootstrap.from_backup, &bootstrap.from_snapshot) {
-        (Some(from), _) => BootstrapSource::Backup(BackupSource::of_spec(from).unwrap()),
+        (Some(from), _) => BootstrapSource::Backup(Box::new(BackupSource::of_spec(from).unwrap())),
         (None, from) => BootstrapSource::Snapshot(from.clone().unwrap().persistent_volume_claim),
     };
     fake.seen.bootstrap.source = Some(Ok(source));
@@ -441,4 +442,88 @@ fn backup_of_a_resource_is_used_once_it_is_complete() {
         crate::testing::BEGIN.parse().unwrap(),
     ));
     assert_eq!(refused(Some(&complete)), "KubeBrainBackup nightly is being deleted");
+}
+
+#[test]
+fn former_cluster_is_gone_before_anything_is_restored() {
+    let key = ObjectKey::new(ObjectKind::StatefulSet, "dev");
+    let mut former = FakeCluster::new(json!({"tls": {"mode": "Disabled"}}));
+    former.settle();
+    let mut set = former.seen.objects[&key].clone();
+    let mut claim = former.seen.claims[0].clone();
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "dev", "uid": "former-set"}]);
+    claim.metadata.owner_references = serde_json::from_value(owner).unwrap();
+    let begins = |fake: &mut FakeCluster| fake.pass().contains(&"create Job dev-bootstrap".to_owned());
+
+    let mut fake = fake(json!({}));
+    let owners = set.metadata.owner_references.as_mut().unwrap();
+    owners[0].uid = "former".to_owned();
+    fake.seen.objects.insert(key.clone(), set.clone());
+    fake.seen.claims.push(claim);
+    assert!(!begins(&mut fake));
+    assert_eq!(phase(&fake), BootstrapPhase::Pending);
+    assert_eq!(fake.condition("Bootstrapped"), "False/WaitingForObject");
+    // The claim that goes with the StatefulSet is no place for a restore either.
+    fake.seen.objects.remove(&key);
+    assert!(!begins(&mut fake));
+    assert_eq!(fake.condition("Bootstrapped"), "False/WaitingForObject");
+    fake.seen.claims.clear();
+    assert!(begins(&mut fake));
+    assert_eq!(fake.seen.claims.len(), 1);
+
+    // That of somebody else is neither waited for nor taken for a store.
+    let mut fake = self::fake(json!({}));
+    set.metadata.owner_references.as_mut().unwrap()[0].kind = "Other".to_owned();
+    fake.seen.objects.insert(key, set);
+    assert!(!begins(&mut fake));
+    assert_eq!(fake.condition("Bootstrapped"), "False/OwnershipConflict");
+}
+
+#[test]
+fn claim_that_is_lost_before_its_pod_runs_is_created_again() {
+    let mut fake = fake(json!({}));
+    fake.pass();
+    fake.seen.claims.clear();
+    assert_eq!(fake.pass(), ["create the volume claim data-dev-0"]);
+    assert_eq!(fake.pass(), Vec::<String>::new());
+}
+
+#[test]
+fn job_follows_the_spec_until_it_has_ended_well() {
+    let mut fake = fake(json!({}));
+    fake.pass();
+    for failed in [false, true] {
+        if failed {
+            end(&mut fake, "Failed", None);
+            assert_eq!(fake.pass(), Vec::<String>::new());
+        }
+        let memory = if failed { "3Gi" } else { "2Gi" };
+        fake.edit(json!({"pod": {"resources": {"limits": {"memory": memory}}}}));
+        assert_eq!(fake.pass(), ["delete Job dev-bootstrap: the spec changed"]);
+        assert_eq!(fake.pass(), ["create Job dev-bootstrap"]);
+        let job = fake.seen.bootstrap.job.clone().unwrap();
+        let container = job.spec.unwrap().template.spec.unwrap().containers.remove(0);
+        let limits = container.resources.unwrap().limits.unwrap();
+        assert_eq!(limits["memory"].0, memory);
+    }
+    end(&mut fake, "Complete", restored());
+    fake.edit(json!({"pod": {"resources": {"limits": {"memory": "4Gi"}}}}));
+    assert!(!fake.pass().iter().any(|step| step.contains("Job")));
+}
+
+#[test]
+fn annotation_starts_members_without_a_restore() {
+    let mut fake = fake(json!({}));
+    fake.seen.bootstrap.source = None;
+    let annotations = [("kubebrain.io/skip-bootstrap".to_owned(), "true".to_owned())];
+    fake.cluster.metadata.annotations = Some(annotations.into());
+    fake.settle();
+    assert!(has_set(&fake));
+    assert_eq!(fake.condition("Bootstrapped"), "absent");
+    // It is not made up for later.
+    fake.cluster.metadata.annotations = None;
+    found(&mut fake);
+    fake.settle();
+    assert!(fake.seen.bootstrap.job.is_none());
+    assert_eq!(fake.condition("Bootstrapped"), "True/AlreadyStored");
 }

@@ -11,7 +11,8 @@ use super::pod::{DATA_DIR, DATA_MOUNT, DATA_VOLUME, mount};
 use crate::backup::evictions_do_not_count;
 use crate::backup::pod::ProgramPod;
 use crate::bootstrap::{BOOTSTRAP_CONTAINER, BackupSource, BootstrapSource};
-use crate::names::{BOOTSTRAP, is_reserved};
+use crate::drift;
+use crate::names::{BOOTSTRAP, RESTART_HASH, is_reserved};
 use crate::spec::DesiredStorage;
 
 /// Number of pods that may fail before the Job fails, within about half an hour.
@@ -74,7 +75,7 @@ impl Renderer<'_> {
         program.volumes.extend(self.tikv_volumes().into_iter().flatten());
         program.mounts.extend(self.tikv_mounts().into_iter().flatten());
         if let Some(claim) = self.bootstrap_claim() {
-            program.claim(DATA_VOLUME, claim.metadata.name.as_deref().unwrap_or_default());
+            program.claim(DATA_VOLUME, claim.metadata.name.as_deref().unwrap_or_default(), false);
             program.mounts.push(mount(DATA_VOLUME, DATA_MOUNT, false));
         }
         let mut labels = self.labels();
@@ -82,16 +83,20 @@ impl Renderer<'_> {
         labels.retain(|key, _| !own.contains_key(key) && !is_reserved(key));
         labels.extend(program.labels.clone());
         let metadata = self.metadata(&self.names().bootstrap());
+        let template = self.bootstrap_template(program, labels.clone())?;
+        let mut annotations = metadata.annotations.clone().unwrap_or_default();
+        annotations.insert(RESTART_HASH.to_owned(), drift::digest(&template));
         Ok(Job {
             metadata: ObjectMeta {
-                labels: Some(labels.clone()),
+                labels: Some(labels),
+                annotations: Some(annotations),
                 ..metadata
             },
             spec: Some(JobSpec {
                 backoff_limit: Some(MAX_FAILED_PODS),
                 ttl_seconds_after_finished: Some(ENDED_JOB_TTL_SECONDS),
                 pod_failure_policy: Some(evictions_do_not_count()),
-                template: serde_json::from_value(self.bootstrap_template(program, labels)?)?,
+                template: serde_json::from_value(template)?,
                 ..JobSpec::default()
             }),
             ..Job::default()

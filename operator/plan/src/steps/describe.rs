@@ -17,6 +17,7 @@ pub fn describe(step: &PlanStep, desired: &Desired) -> String {
         PlanStep::Apply { object, .. } => format!("apply {}", object.key),
         PlanStep::CreateClaim { claim } => format!("create the volume claim {}", claim.name_any()),
         PlanStep::Bootstrap { job } => format!("create Job {}", job.name_any()),
+        PlanStep::EndBootstrap { job } => format!("delete Job {}: the spec changed", job.name_any()),
         PlanStep::TakeBack { object, additions, .. } => {
             format!("remove {} from {}", additions.fields.join(", "), object.key)
         }
