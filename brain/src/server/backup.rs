@@ -138,7 +138,7 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
     }
 }
 
-/// Returns the text for a restore that is made once, of a store that is there. Neither keys nor the destination are needed then, and they may
+/// Returns the text for a restore that is made once, of a store that exists. Neither keys nor the destination are needed then, and they may
 /// be gone by now.
 async fn restored_before(config: &Config, command: &BackupCommand, life: &Lifecycle) -> anyhow::Result<Option<String>> {
     let BackupAction::Restore {

@@ -48,7 +48,7 @@ const MAX_METRICS_BYTES: usize = 8 << 20;
 const PART_TIMEOUT: Duration = Duration::from_secs(60);
 /// Port of the operator's metrics, if its pod names none.
 const OPERATOR_PORT: i32 = 8080;
-/// What the index and the output say if values of Secrets are unknown.
+/// Text of the index and the output if values of Secrets are unknown.
 const SECRETS_UNKNOWN: &str = "WARNING: not all Secrets could be read, so their values are not removed wherever they occur. \
     Logs of containers that are not KubeBrain's are left out.";
 

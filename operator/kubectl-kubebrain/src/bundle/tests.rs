@@ -281,7 +281,7 @@ async fn logs_of_others_are_left_out_if_there_are_too_many_secrets() {
         &found,
         "not looked for in logs and messages: only the first 1 were read",
     );
-    // What was read is removed.
+    // The values that were read are removed.
     let log = &found.0["logs/dev-1/brain.log"];
     assert!(!log.contains(KNOWN), "{log}");
 }

@@ -151,7 +151,7 @@ enum FormerMembers {
     Ours,
     /// An earlier cluster of the same name. Its members end, and its claim may end with it.
     Leaving,
-    /// Somebody else.
+    /// Another owner.
     Foreign,
 }
 

@@ -471,7 +471,7 @@ fn former_cluster_is_gone_before_anything_is_restored() {
     assert!(begins(&mut fake));
     assert_eq!(fake.seen.claims.len(), 1);
 
-    // That of somebody else is neither waited for nor taken for a store.
+    // That of another owner is neither waited for nor taken for a store.
     let mut fake = self::fake(json!({}));
     set.metadata.owner_references.as_mut().unwrap()[0].kind = "Other".to_owned();
     fake.seen.objects.insert(key, set);
