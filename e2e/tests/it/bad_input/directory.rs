@@ -74,10 +74,11 @@ fn a_directory_of_a_newer_version_is_left_alone() {
     used(&attempt);
     let newer = |bytes: &mut Vec<u8>| {
         let text = String::from_utf8(bytes.clone()).unwrap();
-        *bytes = text.replacen("format 5\n", "format 6\n", 1).into_bytes();
+        let format = text.lines().find(|line| line.starts_with("format ")).unwrap();
+        *bytes = text.replacen(format, "format 999", 1).into_bytes();
     };
     let data = attempt.data();
-    let words = ["format 6", "newer", data.to_str().unwrap()];
+    let words = ["format 999", "newer", data.to_str().unwrap()];
     refused_with(&attempt, &data.join("IDENTITY"), newer, &words);
     is_whole(&attempt);
 }
