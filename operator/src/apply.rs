@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crds::KubeBrainCluster;
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::{DynamicObject, ObjectMeta, Request};
@@ -25,11 +24,11 @@ use crate::api_error::{self, FailureClass};
 use crate::apply_history::ApplyHistory;
 use crate::cache::{clusters, list_kept, received};
 use crate::events::EventPublisher;
-use crate::jobs;
 use crate::metrics::Metrics;
 use crate::observe;
 use crate::probe;
 
+mod bootstrap;
 mod resize;
 
 /// Maximum number of pods of a cluster that are read before one of them is deleted.
@@ -221,45 +220,6 @@ impl StepApplier<'_> {
             | PlanStep::Label { .. }
             | PlanStep::Resize { .. }
             | PlanStep::Replace { .. } => self.step_below(step).await,
-        }
-    }
-
-    /// Creates the Job that restores the first data, or the claim that it fills, or deletes a Job that was created for another spec. If another client has created one since, that is looked at
-    /// in the next pass.
-    async fn step_of_bootstrap(&self, step: &PlanStep) -> Result<Option<ClusterEvent>, ApplyError> {
-        let params = PostParams {
-            field_manager: Some(MANAGER.to_owned()),
-            ..PostParams::default()
-        };
-        let (what, made) = match step {
-            PlanStep::CreateClaim { claim } => {
-                let what = format!("PersistentVolumeClaim {}", claim.name_any());
-                (what, self.claims().create(&params, claim).await.map(drop))
-            }
-            PlanStep::Bootstrap { job } => {
-                let jobs: Api<Job> = Api::namespaced(self.client.clone(), &self.desired.names.namespace);
-                (
-                    format!("Job {}", job.name_any()),
-                    jobs.create(&params, job).await.map(drop),
-                )
-            }
-            PlanStep::EndBootstrap { job } => {
-                let jobs: Api<Job> = Api::namespaced(self.client.clone(), &self.desired.names.namespace);
-                jobs::delete_after_dependents(&jobs, job).await?;
-                return Ok(None);
-            }
-            _ => return Ok(None),
-        };
-        match made {
-            Err(kube::Error::Api(answer)) if answer.is_already_exists() => Ok(None),
-            made => {
-                made?;
-                Ok(Some(ClusterEvent::normal(
-                    "Created",
-                    "Bootstrap",
-                    format!("created {what}"),
-                )))
-            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! The file of a support bundle: a compressed tar archive, with an index at its end. Whatever is added passes through the redactor.
+//! The file of a support bundle: a compressed tar archive, with an index at its end. The redactor reads each file before it is added.
 
 use std::io::{self, Write};
 
