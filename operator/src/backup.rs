@@ -13,7 +13,7 @@ use crate::cache::received::ObjectStub;
 use crate::context::Context;
 use crate::pass::PassError;
 use crate::passes::{self, RECONCILE_ERROR, ReconciledKind};
-use crate::publish::write_status;
+use crate::publish::{Precondition, write_status};
 
 mod deletion;
 mod reconcile;
@@ -82,7 +82,10 @@ async fn publish_status(
         return Ok(());
     }
     let namespace = backup.namespace().unwrap_or_default();
-    if !write_status(&stubs(context, &namespace), backup, &status).await? {
+    if write_status(&stubs(context, &namespace), backup, Precondition::Exists, &status)
+        .await?
+        .is_none()
+    {
         return Ok(());
     }
     for event in events(backup, &status) {

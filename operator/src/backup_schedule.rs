@@ -21,7 +21,7 @@ use crate::cache::received::WholeObject;
 use crate::context::Context;
 use crate::pass::{PassError, api};
 use crate::passes::{self, ELSEWHERE_INTERVAL, RECONCILE_ERROR, ReconciledKind};
-use crate::publish::write_status;
+use crate::publish::{Precondition, write_status};
 
 #[cfg(test)]
 mod tests;
@@ -214,7 +214,10 @@ async fn publish(
     }
     let namespace = schedule.namespace().unwrap_or_default();
     let stubs = passes::stubs::<KubeBrainBackupSchedule>(context, &namespace);
-    if !write_status(&stubs, schedule, &status).await? {
+    if write_status(&stubs, schedule, Precondition::Exists, &status)
+        .await?
+        .is_none()
+    {
         return Ok(());
     }
     for event in schedules::events(schedule, &status) {

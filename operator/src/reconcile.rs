@@ -50,11 +50,7 @@ pub(crate) async fn reconcile(
         .await
         .map_err(api("re-reading an object"))?
     else {
-        return Ok(Some(PassOutcome {
-            outcome: ReconcileOutcome::Behind,
-            is_refused: false,
-            again: LAGGING_STORES_REQUEUE,
-        }));
+        return Ok(Some(behind()));
     };
     let mut cluster = late.cluster().unwrap_or_else(|| cluster.clone());
     if let Some(other) = context.installation.other(&cluster).await {
@@ -80,7 +76,11 @@ pub(crate) async fn reconcile(
     if let Some(mut begun) = begun {
         begun.managed_by = manager.cloned();
         match publish(context, &clusters, &cluster, &begun).await {
-            Ok(()) => cluster.status = Some(begun),
+            Ok(Some(stored)) => {
+                cluster.status = Some(begun);
+                cluster.metadata.resource_version = stored.version;
+            }
+            Ok(None) => return Ok(Some(behind())),
             // The CRD is older than this operator: the running cluster is managed nevertheless.
             Err(error) if cluster.status.is_some() && error.class() == FailureClass::Invalid => {
                 debug!(error = error.message(), "cannot record this installation in the status");
@@ -95,12 +95,23 @@ pub(crate) async fn reconcile(
     let desired = admitted(context, &cluster, desired::read(context, &cluster, &given));
     if let Some(moving) = moved(&cluster, &desired) {
         // Record this before any write with the new image: an operator that restarts in between sees from it that the cluster has begun.
-        publish(context, &clusters, &cluster, &moving).await?;
+        if publish(context, &clusters, &cluster, &moving).await?.is_none() {
+            return Ok(Some(behind()));
+        }
         cluster.status = Some(moving);
     }
     Box::pin(act(context, &clusters, &cluster, &desired, late, failures))
         .await
         .map(Some)
+}
+
+/// The outcome of a pass over a cluster that others wrote, or that this process wrote and does not see yet.
+fn behind() -> PassOutcome {
+    PassOutcome {
+        outcome: ReconcileOutcome::Behind,
+        is_refused: false,
+        again: LAGGING_STORES_REQUEUE,
+    }
 }
 
 /// Returns the desired state with another default image, if the cluster may move to it now.
@@ -186,7 +197,7 @@ async fn act(
         applied: &applied,
     };
     let status = status::of(cluster, &pass);
-    publish(context, clusters, cluster, &status).await?;
+    let is_published = publish(context, clusters, cluster, &status).await?.is_some();
     let transferred = plan.rollout.transfer.as_ref().and_then(LeaderTransfer::event);
     let untried = plan.untried.clone().filter(|_| desired.held.is_none());
     for event in transferred.into_iter().chain(untried) {
@@ -200,12 +211,8 @@ async fn act(
             class: failed.error.class(),
         });
     }
-    if applied.stale {
-        return Ok(PassOutcome {
-            outcome: ReconcileOutcome::Behind,
-            is_refused: false,
-            again: LAGGING_STORES_REQUEUE,
-        });
+    if applied.stale || !is_published {
+        return Ok(behind());
     }
     let outcome = if is(&status, "Stalled", "True") {
         ReconcileOutcome::Stalled
@@ -281,13 +288,8 @@ pub(crate) async fn report_failure(
     let Some(cluster) = found.filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) else {
         return Ok(());
     };
-    publish(
-        context,
-        &clusters,
-        &cluster,
-        &status::failing(&cluster, message, Timestamp::now()),
-    )
-    .await
+    let status = status::failing(&cluster, message, Timestamp::now());
+    publish(context, &clusters, &cluster, &status).await.map(drop)
 }
 
 #[cfg(test)]

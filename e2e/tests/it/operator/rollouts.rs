@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::brains::{Brains, is_observed, is_ready, on_tikv};
+use super::brains::{Brains, embedded, is_observed, is_ready, on_tikv};
 use super::kit::{self, Kit};
 use super::load::Load;
 use super::pods::{self, History, Watched};
@@ -115,8 +115,11 @@ fn roll_out_bears_two_operators_another_leader_and_a_killed_member() {
         restart(&brains, 1).await;
         until_replaced(&kit, &watched, 1).await;
         processes::take_lease_away(&kit).await;
+        // both also begin a new cluster, and agree on its authority
+        let new = kit.brains("b", embedded()).await;
         move_leader(&brains).await;
         brains.until_ready().await;
+        new.until_ready().await;
         check_planned(&watched.history());
         let outcome = load.end().await;
         assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);

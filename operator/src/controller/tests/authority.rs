@@ -45,3 +45,34 @@ async fn lost_authority_is_replaced_to_the_end() {
     assert_eq!(rig.api.get(SECRET).unwrap()["data"]["old.crt"], "");
     assert_eq!(condition(&stored_status(&rig), "CertificatesReady")["status"], "True");
 }
+
+/// Returns the fingerprint of the recorded authority.
+fn recorded(rig: &Rig) -> Value {
+    stored_status(rig)["ca"]["fingerprint"].clone()
+}
+
+/// One that was paused does not know at once that it no longer leads.
+#[tokio::test(start_paused = true)]
+async fn two_operators_at_once_agree_on_the_authority_of_a_new_cluster() {
+    let leader = Rig::new(bare(FakeApi::new())).await;
+    let former = Rig::new(leader.api.clone()).await;
+    pass(&leader).await.unwrap();
+    let (secret, first) = (leader.api.get(SECRET).unwrap(), recorded(&leader));
+    assert!(first.is_string(), "{first}");
+    // Its cache has neither the Secret nor the status.
+    pass(&former).await.unwrap();
+    assert_eq!(recorded(&leader), first);
+    for rig in [&former, &leader, &former, &leader] {
+        rig.sync().await;
+        pass(rig).await.unwrap();
+    }
+    assert_eq!(recorded(&leader), first);
+    assert_eq!(
+        leader.api.get(SECRET).unwrap()["metadata"]["uid"],
+        secret["metadata"]["uid"]
+    );
+    assert_eq!(
+        condition(&stored_status(&leader), "CertificatesReady")["status"],
+        "True"
+    );
+}

@@ -58,7 +58,8 @@ pub(super) fn plan(plan: &mut Plan, scope: CertificateInput<'_>) -> Result<(), s
     match recorded::origin(scope, &state, given.as_ref()) {
         AuthorityOrigin::Known => {}
         AuthorityOrigin::Unrecorded => {
-            if let Some(secret) = scope.secret(&key.name).filter(|_| scope.desired.held.is_none()) {
+            let secret = scope.secret(&key.name).filter(|_| scope.desired.held.is_none());
+            if let Some(secret) = secret.filter(|secret| !recorded::may_be_recorded(secret, scope.observed.now)) {
                 plan.steps.push(PlanStep::DiscardAuthority { live: live(secret) });
             }
             return Ok(());

@@ -6,6 +6,7 @@
 use crds::KubeBrainCluster;
 use crds::cluster::status::CaStatus;
 use k8s_openapi::jiff::Timestamp;
+use kube::core::DynamicObject;
 
 use super::{CertificateInput, texts};
 use crate::certificates::{Authority, AuthorityState, CaBundle, InspectedCertificate, Leaf};
@@ -14,6 +15,10 @@ use crate::objects::{ObjectKey, ObjectKind};
 
 /// Seconds for which a newly created Secret may not be visible yet.
 const UNSEEN_SECRET_SECONDS: i64 = 10;
+
+/// Seconds within which the operator that created an authority records it: longer than a pass takes. Until then another operator, which
+/// does not know yet that it no longer leads, must not discard it.
+const UNRECORDED_SECRET_SECONDS: i64 = 60;
 
 /// Origin of a stored authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +84,12 @@ fn is_published(scope: CertificateInput<'_>) -> bool {
 pub(super) fn is_new(recorded: &CaStatus, now: Timestamp) -> bool {
     let since = recorded.since.as_ref().map(|since| since.0.as_second());
     since.is_some_and(|since| (since..since + UNSEEN_SECRET_SECONDS).contains(&now.as_second()))
+}
+
+/// Returns true if an authority was created so recently that an operator may be about to record it.
+pub(super) fn may_be_recorded(secret: &DynamicObject, now: Timestamp) -> bool {
+    let created = secret.metadata.creation_timestamp.as_ref();
+    created.is_some_and(|created| now.as_second() < created.0.as_second() + UNRECORDED_SECRET_SECONDS)
 }
 
 /// Returns the published part of an authority whose Secret is missing: the recorded bundle, or at least the certificates of the recorded

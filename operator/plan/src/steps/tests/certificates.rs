@@ -1,5 +1,7 @@
 //! Certificates: issued, renewed, and never replaced on a guess.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use kube::core::DynamicObject;
 
 use super::*;
@@ -204,6 +206,31 @@ fn a_planted_authority_is_not_trusted() {
     foreign.metadata.owner_references = None;
     fake.seen.objects.insert(key.clone(), foreign);
     assert_eq!(fake.plan().foreign, [key]);
+}
+
+/// Another operator, which does not know yet that it no longer leads, has created it and is about to record it.
+#[test]
+fn a_new_authority_that_is_not_recorded_yet_is_kept_for_a_minute() {
+    let created = authority(&mut FakeCluster::settled(json!({})));
+    let mut fake = FakeCluster::new(json!({}));
+    let at = |fake: &FakeCluster, seconds: i64| {
+        let mut secret = created.clone();
+        let since = Timestamp::from_second(fake.seen.now.as_second() - seconds).unwrap();
+        secret.metadata.creation_timestamp = Some(Time(since));
+        secret
+    };
+    let key = ObjectKey::new(ObjectKind::Secret, "dev-ca");
+    // Also by a clock that is behind that of the API server.
+    for seconds in [-100, 0, 59] {
+        let secret = at(&fake, seconds);
+        fake.seen.objects.insert(key.clone(), secret);
+        let steps = fake.steps();
+        assert!(!steps.iter().any(|step| step.contains("authority")), "{steps:?}");
+        assert!(fake.plan().certificates.problem.is_none());
+    }
+    let secret = at(&fake, 60);
+    fake.seen.objects.insert(key, secret);
+    assert_eq!(fake.steps()[0], "discard the certificate authority dev-ca");
 }
 
 #[test]
