@@ -149,6 +149,24 @@ pub async fn begin_restore(register: &dyn CasRegister, token: &str) -> Result<()
     }
 }
 
+/// Marks a key prefix whose wipe has ended, except for this mark, as being restored into. Fails if this cluster did not wipe it.
+pub async fn restore_after_wipe(register: &dyn CasRegister, token: &str) -> Result<(), OwnerError> {
+    let marked = Bytes::from([&rand::random::<u64>().to_be_bytes(), RESTORING_MARK, token.as_bytes()].concat());
+    loop {
+        let stored = get(register).await?.ok_or(OwnerError::Foreign)?;
+        if stored == marked {
+            return Ok(());
+        }
+        let owner = PrefixOwner::parse(&stored)?;
+        owner.check(token)?;
+        match owner.mark {
+            PrefixUse::Wiping => set(register, Some(stored), marked.to_vec()).await?,
+            PrefixUse::Restoring => return Err(OwnerError::Restoring),
+            PrefixUse::Serving => return Err(OwnerError::Occupied),
+        }
+    }
+}
+
 /// Takes the mark of a restore back that has not written anything: the prefix has no owner again.
 pub async fn abandon_restore(register: &dyn CasRegister, token: &str) -> Result<(), OwnerError> {
     loop {
@@ -273,6 +291,13 @@ mod tests {
         assert!(is_wiping(&interrupted, "a").await.unwrap());
         assert!(matches!(claim(&interrupted, "a").await, Err(OwnerError::Wiping)));
         assert!(matches!(end_restore(&interrupted, "a").await, Err(OwnerError::Wiping)));
+        // Begun again, without a moment in which the prefix has no owner.
+        let other = restore_after_wipe(&interrupted, "b").await;
+        assert!(matches!(other, Err(OwnerError::Taken { .. })));
+        restore_after_wipe(&interrupted, "a").await.unwrap();
+        assert!(is_restoring(&interrupted, "a").await.unwrap());
+        let again = restore_after_wipe(&interrupted, "a").await;
+        assert!(matches!(again, Err(OwnerError::Restoring)));
     }
 
     #[tokio::test]

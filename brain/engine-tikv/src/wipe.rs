@@ -49,10 +49,8 @@ pub enum Reclaim {
 pub enum WipePart {
     /// All but the registers.
     Data,
-    /// The registers, but the one of this name.
-    RegistersBut(&'static str),
-    /// Everything.
-    Whole,
+    /// The registers, but those of these names.
+    RegistersBut(&'static [&'static str]),
 }
 
 impl Tikv {
@@ -74,11 +72,12 @@ impl Tikv {
         let (whole, registers_end) = (keys.whole(), keys.registers_end());
         let ranges = match part {
             WipePart::Data => vec![(registers_end, whole.1)],
-            WipePart::Whole => vec![whole],
-            WipePart::RegistersBut(name) => {
-                let kept = keys.register(name);
-                let behind = Bytes::from([kept.as_ref(), &[0]].concat());
-                vec![(whole.0, kept), (behind, registers_end)]
+            WipePart::RegistersBut(names) => {
+                let mut kept: Vec<Bytes> = names.iter().map(|name| keys.register(name)).collect();
+                kept.sort();
+                let behind = kept.iter().map(|key| Bytes::from([key.as_ref(), &[0]].concat()));
+                let from: Vec<Bytes> = std::iter::once(whole.0).chain(behind).collect();
+                from.into_iter().zip(kept.into_iter().chain([registers_end])).collect()
             }
         };
         let mut deleted = WipeProgress::new();
@@ -87,10 +86,6 @@ impl Tikv {
             let ended = self.end_transactions(now, &from, &to).await;
             ended.context("end unfinished transactions")?;
             self.delete_range(&from, &to, &mut deleted, &check).await?;
-            // A new store follows: the space of the last register does not justify a destruction that might still run beside that store.
-            if part == WipePart::Whole && reclaim == Reclaim::Required {
-                continue;
-            }
             match self.destroy(&from, &to, DESTROY_TIMEOUT).await {
                 Ok(()) => {}
                 Err(error) if reclaim == Reclaim::Required => {
@@ -106,6 +101,16 @@ impl Tikv {
             }
         }
         Ok(deleted.keys)
+    }
+
+    /// Deletes registers, one after the other. Nothing else is looked at: a new store may follow at once. For the same reason their space is
+    /// left to garbage collection.
+    pub async fn delete_registers(&self, names: &[&'static str]) -> anyhow::Result<()> {
+        for name in names {
+            let deleted = self.delete(&[self.keys().register(name)]).await;
+            deleted.context("delete a register of the store")?;
+        }
+        Ok(())
     }
 
     async fn delete_range(

@@ -1,4 +1,4 @@
-//! One restore or import at a time fills a key prefix: it says so in a register, again and again.
+//! One restore, import or wipe at a time changes a key prefix: it says so in a register, again and again.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,7 +22,7 @@ const MIN_CLAIM_EXPIRY: Duration = Duration::from_secs(10);
 const CLAIM_EXPIRY_READS: u32 = 6;
 const CLAIM_READ_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The right of one restore or import to fill a key prefix.
+/// The right of one restore or import to fill a key prefix, or of a wipe to empty it.
 #[derive(Debug)]
 pub(super) struct PrefixClaim<C> {
     register: C,
@@ -30,8 +30,8 @@ pub(super) struct PrefixClaim<C> {
     own: Mutex<Option<Bytes>>,
 }
 
-/// Waits until it is certain that no restore or import fills the key prefix. Returns the register's value. Fails if one does.
-pub(super) async fn unused(register: &dyn CasRegister) -> anyhow::Result<Option<Bytes>> {
+/// Waits until it is certain that no restore, import or wipe uses the key prefix. Returns the register's value. Fails if one does.
+async fn unused(register: &dyn CasRegister) -> anyhow::Result<Option<Bytes>> {
     let read = async || {
         let began = Instant::now();
         let found = register.get().await.context("read the claim of a restore or import")?;
@@ -39,7 +39,7 @@ pub(super) async fn unused(register: &dyn CasRegister) -> anyhow::Result<Option<
     };
     let (seen, mut longest) = read().await?;
     if seen.is_some() {
-        info!("checking whether another restore or import uses the key prefix");
+        info!("checking whether another restore, import or wipe uses the key prefix");
         let began = Instant::now();
         while began.elapsed() < MIN_CLAIM_EXPIRY.max(longest * CLAIM_EXPIRY_READS) {
             tokio::time::sleep(CLAIM_READ_INTERVAL).await;
@@ -47,7 +47,7 @@ pub(super) async fn unused(register: &dyn CasRegister) -> anyhow::Result<Option<
             longest = longest.max(took);
             ensure!(
                 found == seen,
-                "another restore or import is using the key prefix: stop it first"
+                "another restore, import or wipe is using the key prefix: stop it first"
             );
         }
     }
@@ -79,7 +79,7 @@ impl<C: CasRegister> PrefixClaim<C> {
                     == Some(&own)
             }
         };
-        ensure!(swapped, "another restore or import is starting on the key prefix");
+        ensure!(swapped, "another restore, import or wipe is starting on the key prefix");
         *self.own() = Some(own);
         Ok(())
     }
@@ -111,7 +111,7 @@ impl<C: CasRegister> PrefixClaim<C> {
                 continue; // the claim was released during the request
             }
             if !is_kept {
-                return anyhow::anyhow!("another restore or import has taken over the key prefix");
+                return anyhow::anyhow!("another restore, import or wipe has taken over the key prefix");
             }
             *current = Some(next);
         }
@@ -129,7 +129,7 @@ impl<C: CasRegister> PrefixClaim<C> {
         if !matches!(ended, Cas::Swapped) {
             tracing::debug!(
                 ?ended,
-                "could not release the key prefix; the next restore or import waits for a moment"
+                "could not release the key prefix; the next restore, import or wipe waits for a moment"
             );
         }
     }

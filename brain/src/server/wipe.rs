@@ -15,8 +15,7 @@ use engine_tikv::{Reclaim, Tikv, TikvRegister, WipePart};
 use tokio::time::Instant;
 use tracing::info;
 
-use crate::server::claim;
-use crate::server::claim::IMPORTER_REGISTER;
+use crate::server::claim::{IMPORTER_REGISTER, PrefixClaim};
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{LEADER_REGISTER, ONE_ATTEMPT_DOUBLINGS, connection};
 
@@ -34,30 +33,50 @@ pub(crate) async fn run(config: &Config, mut life: Lifecycle) -> anyhow::Result<
     };
     let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT_DOUBLINGS)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
+    let claim = PrefixClaim::new(tikv.register(IMPORTER_REGISTER));
     let wiped = tokio::select! {
     biased;
     () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: start it again to continue")),
-    wiped = wipe_unused(&tikv, &config.initial_cluster_token) => wiped,
+    lost = claim.keep() => Err(lost),
+    wiped = wipe_unused(&tikv, &config.initial_cluster_token, &claim) => wiped,
     };
+    claim.end().await;
     life.end().await?;
     wiped
 }
 
-/// Deletes everything below the prefix. Fails if a member uses it, or if a restore or an import fills it.
-async fn wipe_unused(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
-    claim::unused(&tikv.register(IMPORTER_REGISTER)).await?;
-    wipe(tikv, token, Reclaim::Tried).await
-}
-
-/// Deletes everything below the prefix. Fails if a member uses it.
-pub(super) async fn wipe(tikv: &Tikv, token: &str, reclaim: Reclaim) -> anyhow::Result<()> {
+/// Deletes everything below the prefix. Fails if a member uses it, or if a restore, an import or another wipe does.
+async fn wipe_unused(tikv: &Tikv, token: &str, claim: &PrefixClaim<TikvRegister>) -> anyhow::Result<()> {
     tikv.check_pin().await?;
     if tikv.is_empty().await? {
         info!("there is nothing to wipe");
         return Ok(());
     }
+    // Nothing is written below the prefix of another cluster, or of members that run.
+    prefix_owner::is_wiping(&tikv.register(OWNER_REGISTER), token).await?;
+    let seen = unused(&tikv.register(LEADER_REGISTER)).await?;
+    claim.take().await?;
+    clear_after(tikv, token, seen, Reclaim::Tried).await?;
+    release(tikv, claim).await
+}
+
+/// Deletes everything below a prefix on which this command holds the claim. Fails if a member uses it.
+pub(super) async fn wipe(tikv: &Tikv, token: &str, claim: &PrefixClaim<TikvRegister>) -> anyhow::Result<()> {
+    clear(tikv, token).await?;
+    release(tikv, claim).await
+}
+
+/// Deletes everything below a prefix on which this command holds the claim, but the claim, and the mark of the wipe: until that is replaced
+/// no other command and no member takes the prefix for an empty one. Fails if a member uses it.
+pub(super) async fn clear(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
+    tikv.check_pin().await?;
+    let seen = unused(&tikv.register(LEADER_REGISTER)).await?;
+    clear_after(tikv, token, seen, Reclaim::Required).await
+}
+
+/// Does so if the leader's record is still the one that was seen.
+async fn clear_after(tikv: &Tikv, token: &str, seen: Option<Bytes>, reclaim: Reclaim) -> anyhow::Result<()> {
     let (owner, leader) = (tikv.register(OWNER_REGISTER), tikv.register(LEADER_REGISTER));
-    let seen = unused(&leader).await?;
     prefix_owner::begin_wipe(&owner, token).await?;
     info!("wiping");
     let unchanged = async || {
@@ -66,17 +85,16 @@ pub(super) async fn wipe(tikv: &Tikv, token: &str, reclaim: Reclaim) -> anyhow::
         Ok(())
     };
     let data = tikv.wipe(WipePart::Data, reclaim, unchanged).await?;
-    // The mark is deleted last: until then no member takes the remaining data for a store.
-    let registers = tikv
-        .wipe(WipePart::RegistersBut(OWNER_REGISTER), reclaim, async || Ok(()))
-        .await?;
-    let mark = tikv.wipe(WipePart::Whole, reclaim, async || Ok(())).await?;
-    anyhow::ensure!(
-        tikv.is_empty().await?,
-        "another process writes below the key prefix: stop all members first"
-    );
-    info!(deleted = data + registers + mark, "wiped");
+    let registers = WipePart::RegistersBut(&[OWNER_REGISTER, IMPORTER_REGISTER]);
+    let registers = tikv.wipe(registers, reclaim, async || Ok(())).await?;
+    info!(deleted = data + registers, "wiped");
     Ok(())
+}
+
+/// Deletes the mark, and then the claim: the prefix is empty. As long as there is one of them, no other command begins to use it.
+async fn release(tikv: &Tikv, claim: &PrefixClaim<TikvRegister>) -> anyhow::Result<()> {
+    claim.release();
+    tikv.delete_registers(&[OWNER_REGISTER, IMPORTER_REGISTER]).await
 }
 
 /// Waits until it is certain that the leader's lock is not renewed. Returns the bytes of the record.

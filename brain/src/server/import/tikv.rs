@@ -18,7 +18,7 @@ use cluster::prefix_owner::OWNER_REGISTER;
 use engine::LogAndRows;
 use engine::cas_register::{self, CasRegister as _};
 use engine::log::frame::is_barrier;
-use engine_tikv::{Reclaim, Tikv, TikvLog, TikvRegister, TikvRows};
+use engine_tikv::{Tikv, TikvLog, TikvRegister, TikvRows};
 
 /// The name of the register that holds an [`PrefixImport`]. It is part of the format.
 pub(in crate::server) const IMPORTING_REGISTER: &str = "importing";
@@ -97,8 +97,7 @@ async fn copy_alone(
                     ensure!(prefix_owner::is_wiping(&owner, token).await?, ANOTHER_IMPORT);
                 }
                 info!("deleting an incomplete copy");
-                claim.release();
-                wipe(tikv, token, Reclaim::Required).await?;
+                wipe(tikv, token, claim).await?;
             }
             let made = collecting(source, &spool, async |source| {
                 begin(tikv, token, source, claim, (engine.clone(), &spool)).await

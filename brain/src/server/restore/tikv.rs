@@ -12,14 +12,14 @@ use crate::server::claim::{IMPORTER_REGISTER, PrefixClaim};
 use crate::server::import::IMPORTING_REGISTER;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT_DOUBLINGS, connection};
-use crate::server::wipe::wipe;
+use crate::server::wipe::clear;
 use backup::snapshot::{FileError, RestoreOptions, UnfitSnapshot};
 use cluster::prefix_owner;
 use cluster::prefix_owner::{OWNER_REGISTER, OwnerError};
 use engine::LogAndRows;
 use engine::cas_register::{self, CasRegister as _};
 use engine::log::frame::is_barrier;
-use engine_tikv::{Reclaim, Tikv, TikvLog, TikvRegister, TikvRows};
+use engine_tikv::{Tikv, TikvLog, TikvRegister, TikvRows};
 
 /// The name of the register that holds a [`PartialRestore`]. It is part of the format.
 const RESTORING_REGISTER: &str = "restoring";
@@ -81,7 +81,7 @@ async fn into_prefix(
                         request.starts_over,
                         "the key prefix holds a part of another snapshot: `kubebrain wipe` it"
                     );
-                    start_over(tikv, token, claim).await?;
+                    start_over(tikv, token).await?;
                     None
                 }
                 found => found,
@@ -102,13 +102,11 @@ async fn into_prefix(
     }
 }
 
-/// Deletes a part of another snapshot, and claims the empty prefix.
-async fn start_over(tikv: &Tikv, token: &str, claim: &PrefixClaim<TikvRegister>) -> anyhow::Result<()> {
+/// Deletes a part of another snapshot. The claim and the mark stay until the prefix is marked as being restored into again.
+async fn start_over(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
     info!("deleting a part of another snapshot");
-    claim.release();
-    wipe(tikv, token, Reclaim::Required).await?;
-    prefix_owner::begin_restore(&tikv.register(OWNER_REGISTER), token).await?;
-    claim.take().await
+    clear(tikv, token).await?;
+    Ok(prefix_owner::restore_after_wipe(&tikv.register(OWNER_REGISTER), token).await?)
 }
 
 /// Restores the snapshot into a claimed prefix, or continues with its part that was found there.
@@ -174,7 +172,11 @@ async fn claimed(
     if starts_over && prefix_owner::is_wiping(&owner, token).await? {
         // An earlier attempt was interrupted while it deleted a part of another snapshot, or a wipe was.
         claim.take().await?;
-        start_over(tikv, token, claim).await?;
+        ensure!(
+            prefix_owner::is_wiping(&owner, token).await?,
+            "another command has used the key prefix: start again"
+        );
+        start_over(tikv, token).await?;
         return Ok(None);
     }
     if tikv.is_empty().await? {

@@ -170,3 +170,49 @@ async fn interrupted_wipe_keeps_members_out_and_goes_on() {
     assert_eq!(code, Some(0), "{said}");
     assert!(site.tikv.contents().is_empty());
 }
+
+/// Otherwise one deletes what the other has restored.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_prefix_is_wiped_no_restore_and_no_other_wipe_goes_on_with_it() {
+    let temp = tempfile::TempDir::new().unwrap();
+    let file = temp.path().join("snapshot");
+    std::fs::write(&file, "not read yet").unwrap();
+    let site = Site::new(1).await;
+    used(&site).await;
+    let faults = site.tikv.faults();
+    let lost = Fault::new(Rpc::ScanLock, Action::LoseRequest { silent: true });
+    let id = faults.add(lost.times(100)).unwrap();
+    let mut first = begin(&site, "kubebrain", &[]);
+    timeout(STEP_TIMEOUT, async {
+        while faults.happened(id) == Some(0) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    let restore = [
+        "snapshot".to_owned(),
+        "restore".to_owned(),
+        file.to_str().unwrap().to_owned(),
+        "--once".to_owned(),
+        "--storage=tikv".to_owned(),
+        format!("--tikv-pd-endpoints={}", site.tikv.pd()),
+        "--tikv-key-prefix=kubebrain".to_owned(),
+    ];
+    let mut restore = Process::begin(&restore, String::new());
+    let mut second = begin(&site, "kubebrain", &[]);
+    for (code, said) in [restore.ended().await, second.ended().await] {
+        assert_eq!(code, Some(1), "{said}");
+        assert!(
+            said.contains("another restore, import or wipe is using the key prefix"),
+            "{said}"
+        );
+    }
+    first.signal(rustix::process::Signal::TERM);
+    let (code, said) = first.ended().await;
+    assert_eq!(code, Some(1), "{said}");
+    faults.clear();
+    let (code, said) = wipe(&site, "kubebrain", &[]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(site.tikv.contents().is_empty());
+}
