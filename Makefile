@@ -79,8 +79,8 @@ test: tools ## All tests, from unit to end-to-end
 # they compute: several binaries run at a time.
 OTHERS := --locked --workspace --lib --bins --test it --test slot_model
 BUILT_TESTS := $(CARGO_TARGET_DIR)/tests.json
-# The number of tests of one binary at a time.
-OTHER_THREADS ?= 4
+# The number of tests of one binary at a time: most of the time they wait.
+OTHER_THREADS ?= 8
 run-others:
 	cargo test --no-run --message-format=json-render-diagnostics $(OTHERS) > $(BUILT_TESTS)
 	$(TESTED)/kubebrain-run-tests -- --test-threads $(OTHER_THREADS) $(TEST_ARGS) < $(BUILT_TESTS)
