@@ -20,7 +20,7 @@ mod tests;
 pub mod verification;
 
 pub use access::{ClusterAccess, runtime, waits_for};
-pub(crate) use job::evictions_do_not_count;
+pub(crate) use job::{damage_ends, evictions_do_not_count};
 pub use job::{create_job, delete_job, verification_job};
 pub use reasons::REASONS;
 pub use status::{BackupProgress, BackupResult, completed, events, first, kept, location, status_of};

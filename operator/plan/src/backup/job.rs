@@ -53,17 +53,8 @@ pub fn verification_job(backup: &KubeBrainBackup, stored: &str, request: &str, r
     let mut job = job(pod, verification_job_name(backup), (backup, runtime), limits(backup));
     let request = (VERIFY.to_owned(), request.to_owned());
     job.metadata.annotations = Some(BTreeMap::from([request]));
-    // Another attempt would find the same damage.
     if let Some(policy) = job.spec.as_mut().and_then(|spec| spec.pod_failure_policy.as_mut()) {
-        policy.rules.push(PodFailurePolicyRule {
-            action: "FailJob".to_owned(),
-            on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
-                container_name: Some(BACKUP_CONTAINER.to_owned()),
-                operator: "In".to_owned(),
-                values: vec![DAMAGED_EXIT_CODE],
-            }),
-            ..PodFailurePolicyRule::default()
-        });
+        policy.rules.push(damage_ends(BACKUP_CONTAINER));
     }
     job
 }
@@ -162,5 +153,18 @@ pub(crate) fn evictions_do_not_count() -> PodFailurePolicy {
             }]),
             ..PodFailurePolicyRule::default()
         }],
+    }
+}
+
+/// Returns the rule by which a Job fails at once if this container finds damage. Another attempt would find the same.
+pub(crate) fn damage_ends(container: &str) -> PodFailurePolicyRule {
+    PodFailurePolicyRule {
+        action: "FailJob".to_owned(),
+        on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
+            container_name: Some(container.to_owned()),
+            operator: "In".to_owned(),
+            values: vec![DAMAGED_EXIT_CODE],
+        }),
+        ..PodFailurePolicyRule::default()
     }
 }

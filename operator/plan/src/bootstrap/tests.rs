@@ -208,6 +208,16 @@ fn failed_restore_stalls_the_cluster_until_its_job_is_deleted() {
 }
 
 #[test]
+fn damaged_source_is_read_once() {
+    let mut fake = fake(json!({}));
+    fake.pass();
+    let job = serde_json::to_value(fake.seen.bootstrap.job.clone().unwrap()).unwrap();
+    let policy = &job["spec"]["podFailurePolicy"];
+    let damage = json!({"containerName": "bootstrap", "operator": "In", "values": [3]});
+    assert_eq!(policy["rules"][1], json!({"action": "FailJob", "onExitCodes": damage}), "{policy}");
+}
+
+#[test]
 fn restore_waits_for_what_it_needs() {
     let waits = |change: &dyn Fn(&mut FakeCluster)| {
         let mut fake = fake(json!({}));

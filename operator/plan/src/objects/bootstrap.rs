@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::Renderer;
 use super::pod::{DATA_DIR, DATA_MOUNT, DATA_VOLUME, mount};
-use crate::backup::evictions_do_not_count;
+use crate::backup::{damage_ends, evictions_do_not_count};
 use crate::backup::pod::ProgramPod;
 use crate::bootstrap::{BOOTSTRAP_CONTAINER, BackupSource, BootstrapSource};
 use crate::drift;
@@ -86,6 +86,8 @@ impl Renderer<'_> {
         let template = self.bootstrap_template(program, labels.clone())?;
         let mut annotations = metadata.annotations.clone().unwrap_or_default();
         annotations.insert(RESTART_HASH.to_owned(), drift::digest(&template));
+        let mut policy = evictions_do_not_count();
+        policy.rules.push(damage_ends(BOOTSTRAP_CONTAINER));
         Ok(Job {
             metadata: ObjectMeta {
                 labels: Some(labels),
@@ -95,7 +97,7 @@ impl Renderer<'_> {
             spec: Some(JobSpec {
                 backoff_limit: Some(MAX_FAILED_PODS),
                 ttl_seconds_after_finished: Some(ENDED_JOB_TTL_SECONDS),
-                pod_failure_policy: Some(evictions_do_not_count()),
+                pod_failure_policy: Some(policy),
                 template: serde_json::from_value(template)?,
                 ..JobSpec::default()
             }),
