@@ -22,6 +22,10 @@ if is("Failed", "True") then
   return judged("Degraded", conditions.Failed.message)
 end
 if is("Complete", "True") then
+  -- Unknown says nothing about the backup.
+  if is("Verified", "False") then
+    return judged("Degraded", conditions.Verified.message)
+  end
   return judged("Healthy", conditions.Complete.message)
 end
 if conditions.Reconciling ~= nil then
