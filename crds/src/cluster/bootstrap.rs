@@ -92,7 +92,7 @@ pub struct ClaimFile {
         .message("set either bootstrap.fromBackup.destination.azure.credentialsSecretRef or serviceAccountName: the identity of the node is never used"),
     validation = Rule::new("!has(self.destination) || !has(self.destination.persistentVolumeClaim) || !has(self.serviceAccountName)")
         .message("bootstrap.fromBackup.serviceAccountName has no effect for a volume: remove it"),
-    validation = Rule::new("!has(self.time) || self.time.matches('^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$')")
+    validation = Rule::new("!has(self.time) || self.time.matches('^([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))|([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$')")
         .message("bootstrap.fromBackup.time must be a time such as 2026-11-29T16:45:00Z")
         .field_path(".time")
 )]
