@@ -86,7 +86,9 @@ impl Repository {
                     if sent > before {
                         retry.reset();
                     }
-                    retry.pause(error).await.map_err(ObjectError::or_missing)?;
+                    if let Err(error) = retry.pause(error).await {
+                        return Err(self.or_missing(error).await);
+                    }
                 }
             }
         }

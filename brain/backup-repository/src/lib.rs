@@ -39,6 +39,9 @@ pub enum ObjectError {
     /// It is encrypted, and its key was not given.
     #[error("{object} is encrypted with the key {key}, and {given} given")]
     NoKey { object: String, key: KeyId, given: String },
+    /// The bucket, the container or the directory of all objects does not exist: nothing is known about the object.
+    #[error("cannot access {object}: the bucket, container or directory of the destination does not exist")]
+    NoDestination { object: String },
     /// The store failed, however often it was asked.
     #[error("cannot access {object}")]
     Store {
@@ -49,7 +52,8 @@ pub enum ObjectError {
 }
 
 impl ObjectError {
-    /// Tells an object that does not exist from a failure of the store. Not for writes and lists: there a bucket is missing.
+    /// Tells what does not exist from a failure of the store. It is the object or the bucket, of which
+    /// [`Repository::or_missing`] tells which.
     fn or_missing(self) -> Self {
         match self {
             ObjectError::Store {

@@ -113,7 +113,10 @@ impl Repository {
         let object = name.manifest();
         let path = self.path(&object);
         let read = self.attempt(&object, async || self.store.get(&path).await?.bytes().await);
-        Manifest::decode(name, &read.await.map_err(ObjectError::or_missing)?)
+        match read.await {
+            Ok(json) => Manifest::decode(name, &json),
+            Err(error) => Err(self.or_missing(error).await),
+        }
     }
 
     /// Writes the manifest of a backup whose parts are stored.
@@ -136,7 +139,7 @@ impl Repository {
                 Ok(manifest) if manifest.request_id.as_deref() == Some(id) => found.push(manifest),
                 // Another process has deleted it.
                 Ok(_) | Err(ObjectError::Missing { .. }) => {}
-                Err(error @ ObjectError::Store { .. }) => return Err(error),
+                Err(error @ (ObjectError::Store { .. } | ObjectError::NoDestination { .. })) => return Err(error),
                 Err(error) => warn!(%name, error = %error, "ignoring a backup whose manifest cannot be read"),
             }
         }
@@ -273,6 +276,32 @@ impl Repository {
                 Ok(answer) => return Ok(answer),
                 Err(error) => retry.pause(error).await?,
             }
+        }
+    }
+
+    /// Tells an object that does not exist from a destination that does not, and from a failure of the store.
+    pub(crate) async fn or_missing(&self, error: ObjectError) -> ObjectError {
+        let object = match error.or_missing() {
+            ObjectError::Missing { object } => object,
+            other => return other,
+        };
+        match self.exists(&object).await {
+            Ok(true) => ObjectError::Missing { object },
+            Ok(false) => ObjectError::NoDestination { object },
+            Err(error) => error,
+        }
+    }
+
+    /// Returns false if the bucket, the container or the directory does not exist. An object is named in errors.
+    async fn exists(&self, object: &str) -> Result<bool, ObjectError> {
+        if let Some(directory) = self.directory.clone() {
+            return self.blocking(object, move || directory.try_exists()).await;
+        }
+        let first = self.attempt(object, async || self.store.list(Some(&self.prefix)).try_next().await);
+        match first.await.map_err(ObjectError::or_missing) {
+            Ok(_) => Ok(true),
+            Err(ObjectError::Missing { .. }) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

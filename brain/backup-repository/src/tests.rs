@@ -239,6 +239,39 @@ async fn damaged_missing_and_foreign_parts_are_refused_by_name() {
 }
 
 #[tokio::test]
+async fn missing_destination_says_nothing_about_its_objects() {
+    let dir = TempDir::new().unwrap();
+    let (store, repository) = faulty();
+    let manifest = create(&repository, 7, &snapshot(1_000), &options(&dir, None))
+        .await
+        .unwrap();
+    let check = |error: ObjectError| assert!(matches!(error, ObjectError::NoDestination { .. }), "{error}");
+    store.fail(Fault::Gone, 2);
+    check(repository.manifest(&manifest.name).await.unwrap_err());
+    store.fail(Fault::Gone, 2);
+    check(read(&repository, &manifest, &[]).await.unwrap_err().downcast().unwrap());
+    // Whether an object is gone is not known either if the store does not answer.
+    let part = repository.path(&manifest.parts[0].object);
+    store.delete(&part).await.unwrap();
+    store.fail(Fault::List, 6);
+    let error: ObjectError = read(&repository, &manifest, &[]).await.unwrap_err().downcast().unwrap();
+    assert!(matches!(error, ObjectError::Store { .. }), "{error}");
+    assert_eq!(store.left(), 0);
+
+    let target = dir.path().join("backups");
+    std::fs::create_dir(&target).unwrap();
+    let options = DestinationOptions {
+        url: format!("file://{}", target.display()),
+        ..DestinationOptions::default()
+    };
+    let repository = Repository::open(&options).unwrap();
+    let missing = repository.manifest(&manifest.name).await.unwrap_err();
+    assert!(matches!(missing, ObjectError::Missing { .. }), "{missing}");
+    std::fs::remove_dir_all(&target).unwrap();
+    check(repository.manifest(&manifest.name).await.unwrap_err());
+}
+
+#[tokio::test]
 async fn wrong_key_is_refused_before_a_part_is_read() {
     let dir = TempDir::new().unwrap();
     let (store, repository) = faulty();

@@ -378,8 +378,14 @@ impl BackupReader {
     /// Reads all of a backup, and the segments that follow it.
     async fn verify(&self, spool: &Spool) -> anyhow::Result<String> {
         let text = self.verify_snapshot(spool).await?;
-        let changes = ArchivedChanges::after(&self.repository, &self.manifest, &self.keys).await?;
-        Ok(text + &changes.verify().await?)
+        let name = &self.manifest.name;
+        let archive = async {
+            let changes = ArchivedChanges::after(&self.repository, &self.manifest, &self.keys).await?;
+            changes.verify().await
+        };
+        let about =
+            || format!("the backup {name} itself is as it was written, but the archive after it cannot be verified");
+        Ok(text + &archive.await.with_context(about)?)
     }
 
     async fn verify_snapshot(&self, spool: &Spool) -> anyhow::Result<String> {

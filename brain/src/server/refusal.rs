@@ -93,7 +93,7 @@ fn code(cause: &(dyn std::error::Error + 'static)) -> Option<RefusalCode> {
         return match error {
             ObjectError::Missing { .. } | ObjectError::Damaged { .. } => Some(RefusalCode::Corrupt),
             ObjectError::Newer { .. } => Some(RefusalCode::FormatTooNew),
-            ObjectError::NoKey { .. } | ObjectError::Store { .. } => None,
+            ObjectError::NoKey { .. } | ObjectError::NoDestination { .. } | ObjectError::Store { .. } => None,
         };
     }
     if cause.is::<SelfHosted>() {
@@ -138,6 +138,8 @@ mod tests {
             code(ObjectError::Missing { object: object() }.into()),
             RefusalCode::Corrupt
         );
+        let gone = ObjectError::NoDestination { object: object() };
+        assert_eq!(code(gone.into()), RefusalCode::Failed);
         let away = || anyhow::anyhow!("no answer");
         assert_eq!(
             code(ConnectError::Unreachable(away()).into()),

@@ -280,6 +280,10 @@ async fn missing_and_damaged_segments_are_refused_by_name() {
         }
         let said = damaged(backup(&to, &["verify"]));
         assert!(said.contains(&what), "{said}");
+        assert!(
+            said.contains("itself is as it was written, but the archive after it"),
+            "{said}"
+        );
         // Before it there is nothing wrong.
         let into = format!("--data-dir={}", temp.path().join(format!("before-{n}")).display());
         let point = format!("--at-revision={}", revision - 1);

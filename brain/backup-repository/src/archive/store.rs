@@ -121,7 +121,10 @@ impl Repository {
         let object = name.object(cluster);
         let path = self.path(&object);
         let read = self.attempt(&object, async || self.store.get(&path).await?.bytes().await);
-        let bytes = read.await.map_err(ObjectError::or_missing)?;
+        let bytes = match read.await {
+            Ok(bytes) => bytes,
+            Err(error) => return Err(self.or_missing(error).await.into()),
+        };
         let (cluster, keys) = (cluster.to_owned(), keys.to_vec());
         let decode = move || {
             SegmentObject {
@@ -144,7 +147,10 @@ impl Repository {
             };
             self.store.get_opts(&path, options).await?.bytes().await
         });
-        let bytes = read.await.map_err(ObjectError::or_missing)?;
+        let bytes = match read.await {
+            Ok(bytes) => bytes,
+            Err(error) => return Err(self.or_missing(error).await),
+        };
         Ok(SegmentObject { cluster, name }.header(&bytes)?.0)
     }
 
@@ -231,10 +237,12 @@ impl Repository {
         let object = head_object(cluster);
         let path = self.path(&object);
         let read = self.attempt(&object, async || self.store.get(&path).await?.bytes().await);
-        let json = match read.await.map_err(ObjectError::or_missing) {
+        let json = match read.await {
             Ok(json) => json,
-            Err(ObjectError::Missing { .. }) => return Ok(None),
-            Err(error) => return Err(error),
+            Err(error) => match self.or_missing(error).await {
+                ObjectError::Missing { .. } => return Ok(None),
+                error => return Err(error),
+            },
         };
         let head: Head = serde_json::from_slice(&json).map_err(|error| ObjectError::Damaged {
             object: object.clone(),

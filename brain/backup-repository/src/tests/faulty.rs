@@ -28,6 +28,8 @@ pub(super) enum Fault {
     GetTruncated,
     /// The store refuses to answer.
     Refuse,
+    /// There is no bucket.
+    Gone,
     List,
     Delete,
 }
@@ -66,6 +68,10 @@ fn failure(fault: Fault) -> Error {
         Fault::Refuse => Error::PermissionDenied {
             path: String::new(),
             source: "denied".into(),
+        },
+        Fault::Gone => Error::NotFound {
+            path: String::new(),
+            source: "no bucket".into(),
         },
         _ => Error::Generic {
             store: "faulty",
@@ -133,6 +139,7 @@ impl ObjectStore for FaultyStore {
         *self.gets.lock().unwrap() += 1;
         self.faults.check(Fault::Get)?;
         self.faults.check(Fault::Refuse)?;
+        self.faults.check(Fault::Gone)?;
         let mut got = self.inner.get_opts(location, options).await?;
         if got.meta.size > 1 << 20 && self.faults.is_due(Fault::GetTruncated) {
             let range = got.range.clone();
@@ -160,7 +167,11 @@ impl ObjectStore for FaultyStore {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        match self.faults.check(Fault::List) {
+        match self
+            .faults
+            .check(Fault::List)
+            .and_then(|()| self.faults.check(Fault::Gone))
+        {
             Ok(()) => self.inner.list(prefix),
             Err(error) => stream::once(std::future::ready(Err(error))).boxed(),
         }
