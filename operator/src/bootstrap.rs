@@ -48,7 +48,11 @@ pub(crate) async fn look(
             seen.result = pods.iter().rev().find_map(BootstrapResult::of_pod);
         }
         (true, None) => {
-            seen.trouble = jobs::failure(&context.client, namespace, &job).await?;
+            let trouble = jobs::trouble(&context.client, namespace, &job).await?;
+            let runs = jobs::condition(&job, "Failed").is_none();
+            seen.pod = trouble.unfinished.filter(|_| runs).map(Box::new);
+            seen.refused_pods = trouble.refused.filter(|_| runs);
+            seen.trouble = trouble.words;
             seen.source = Some(source(context, cluster, begun).await?);
         }
     }

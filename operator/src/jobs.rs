@@ -85,23 +85,53 @@ pub(crate) async fn pods(client: &Client, namespace: &str, job: &Job) -> Result<
     Ok(found)
 }
 
+/// What is known of a Job that has not ended well.
+#[derive(Debug, Default)]
+pub(crate) struct JobTrouble {
+    /// The failure that its newest pod reports, or the reason why that does not start, or why there is no pod.
+    pub(crate) words: Option<String>,
+    /// The newest pod, if it has not ended.
+    pub(crate) unfinished: Option<Pod>,
+    /// Why the API server refuses a pod, in its words.
+    pub(crate) refused: Option<String>,
+}
+
 /// Returns the failure that the Job's newest pod reports, or the reason why it does not start, or why there is no pod.
 pub(crate) async fn failure(client: &Client, namespace: &str, job: &Job) -> Result<Option<String>, PassError> {
-    let found = pods(client, namespace, job).await?;
-    if let Some(refusal) = found.iter().rev().find_map(BrainRefusal::of_end) {
-        return Ok(Some(refusal.message));
-    }
-    let now = Timestamp::now();
-    if let Some(stuck) = found.last().and_then(|pod| status::pod_stuck(pod, now.as_second())) {
-        return Ok(Some(format!("{}: {}", stuck.reason, stuck.message)));
-    }
-    let Some(uid) = job.uid().filter(|_| found.is_empty()) else {
-        return Ok(None);
+    Ok(trouble(client, namespace, job).await?.words)
+}
+
+/// The same, with the pod.
+pub(crate) async fn trouble(client: &Client, namespace: &str, job: &Job) -> Result<JobTrouble, PassError> {
+    let mut found = pods(client, namespace, job).await?;
+    let refusal = found.iter().rev().find_map(BrainRefusal::of_end);
+    let Some(newest) = found.pop() else {
+        let refused = match job.uid() {
+            Some(uid) => {
+                let created = job.metadata.creation_timestamp.as_ref();
+                let since = created.map_or(0, |time| time.0.as_second());
+                refused_pods::newest(client, namespace, &uid, since).await
+            }
+            None => None,
+        };
+        return Ok(JobTrouble {
+            words: refused.clone(),
+            unfinished: None,
+            refused,
+        });
     };
-    let since = job
-        .metadata
-        .creation_timestamp
-        .as_ref()
-        .map_or(0, |time| time.0.as_second());
-    Ok(refused_pods::newest(client, namespace, &uid, since).await)
+    let stuck = || {
+        let stuck = status::pod_stuck(&newest, Timestamp::now().as_second())?;
+        Some(format!("{}: {}", stuck.reason, stuck.message))
+    };
+    Ok(JobTrouble {
+        words: refusal.map(|refusal| refusal.message).or_else(stuck),
+        unfinished: Some(newest).filter(|pod| !has_ended(pod)),
+        refused: None,
+    })
+}
+
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Failed" | "Succeeded")) || pod.metadata.deletion_timestamp.is_some()
 }

@@ -10,6 +10,7 @@ use crds::backup::destination::Destination;
 use crds::cluster::bootstrap::{Bootstrap, ClaimFile, FromBackup};
 use crds::cluster::status::BootstrapPhase;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
 mod progress;
@@ -58,6 +59,10 @@ pub struct ObservedBootstrap {
     pub result: Option<BootstrapResult>,
     /// The failure of the last attempt, or the reason why no pod runs.
     pub trouble: Option<String>,
+    /// The newest pod of the Job, as long as neither has ended.
+    pub pod: Option<Box<Pod>>,
+    /// Why the API server refuses a pod, in its words.
+    pub refused_pods: Option<String>,
     /// The source for a Job. It is not looked for once the Job has ended well.
     pub source: Option<Result<BootstrapSource, BootstrapObstacle>>,
 }

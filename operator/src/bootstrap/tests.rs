@@ -141,6 +141,45 @@ async fn failed_restore_is_reported_in_the_words_of_the_program_and_tried_again_
 }
 
 #[tokio::test(start_paused = true)]
+async fn restore_without_a_node_degrades_the_cluster_until_its_pod_runs() {
+    let rig = Rig::new(server(on_claim("backups"), json!({}))).await;
+    pass(&rig).await;
+    let put = |state: &str, scheduled: &str| {
+        let job = rig.api.get(JOB).unwrap();
+        let owner = json!({
+            "apiVersion": "batch/v1", "kind": "Job", "name": "dev-bootstrap", "uid": job["metadata"]["uid"], "controller": true,
+        });
+        let condition =
+            json!({"type": "PodScheduled", "status": scheduled, "reason": "Unschedulable", "message": "no cpu"});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "dev-bootstrap-x", "namespace": "brains", "labels": {"batch.kubernetes.io/job-name": "dev-bootstrap"},
+                "ownerReferences": [owner], "creationTimestamp": BEGIN,
+            },
+            "status": {"phase": state, "conditions": [condition]},
+        });
+        rig.api.put(&format!("{PODS}/dev-bootstrap-x"), pod);
+    };
+    let said = || {
+        let status = status(&rig);
+        let mut conditions = status["conditions"].as_array().unwrap().iter();
+        let found = conditions.find(|condition| condition["type"] == "Degraded").unwrap();
+        (found["status"].clone(), found["reason"].clone())
+    };
+    let fine = (json!("False"), json!("AsExpected"));
+    put("Pending", "False");
+    pass(&rig).await;
+    assert_eq!(said(), (json!("True"), json!("Unschedulable")));
+    put("Running", "True");
+    pass(&rig).await;
+    assert_eq!(said(), fine);
+    // One that has ended is followed by another one.
+    put("Failed", "False");
+    pass(&rig).await;
+    assert_eq!(said(), fine);
+}
+
+#[tokio::test(start_paused = true)]
 async fn backup_of_a_resource_is_waited_for() {
     let rig = Rig::new(server(json!({"backup": {"name": "nightly"}}), json!({}))).await;
     pass(&rig).await;

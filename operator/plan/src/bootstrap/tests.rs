@@ -208,13 +208,70 @@ fn failed_restore_stalls_the_cluster_until_its_job_is_deleted() {
 }
 
 #[test]
+fn restore_whose_pod_does_not_start_degrades_the_cluster() {
+    use crate::testing::BEGIN;
+    let stuck = |status: Value, after: i64, claim: Option<&str>| {
+        let mut fake = fake(json!({}));
+        fake.pass();
+        if let Some(phase) = claim {
+            let bound = json!({"phase": phase});
+            fake.seen.claims[0].status = serde_json::from_value(bound).unwrap();
+        }
+        let created = fake.seen.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let pod = json!({"metadata": {"name": "dev-bootstrap-x", "creationTimestamp": created}, "status": status});
+        fake.seen.bootstrap.pod = serde_json::from_value(pod).unwrap();
+        fake.wait(after);
+        fake.pass();
+        assert_eq!(phase(&fake), BootstrapPhase::Running);
+        assert_eq!(fake.condition("Progressing"), "True/Bootstrapping");
+        assert_eq!(fake.condition("Stalled"), "absent", "it goes on by itself");
+        let status = fake.cluster.status.clone().unwrap();
+        let mut conditions = status.conditions.unwrap().into_iter();
+        let degraded = conditions.find(|condition| condition.type_ == "Degraded").unwrap();
+        format!("{}/{}: {}", degraded.status, degraded.reason, degraded.message)
+    };
+    let unscheduled = |why: &str| json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}]});
+    let fine = "False/AsExpected: nothing is wrong";
+    assert_eq!(stuck(unscheduled("no cpu"), 60, None), fine);
+    assert_eq!(
+        stuck(unscheduled("no cpu"), 61, None),
+        "True/Unschedulable: dev-bootstrap-x: no cpu"
+    );
+    let unbound = stuck(unscheduled("unbound PersistentVolumeClaims"), 61, Some("Pending"));
+    assert_eq!(
+        unbound,
+        "True/PendingVolume: no volume is bound to data-dev-0; dev-bootstrap-x: unbound PersistentVolumeClaims"
+    );
+    let waiting = json!({"reason": "ErrImagePull", "message": "no such host"});
+    let container = json!({"name": "bootstrap", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": {"waiting": waiting}});
+    let image = json!({"containerStatuses": [container]});
+    assert_eq!(stuck(image.clone(), 30, None), fine);
+    assert_eq!(
+        stuck(image, 31, None),
+        "True/ImagePullFailed: dev-bootstrap-x: ErrImagePull: no such host"
+    );
+    let running = json!({"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": BEGIN}]});
+    assert_eq!(stuck(running, 86_400, None), fine, "however long it takes");
+
+    let mut fake = fake(json!({}));
+    fake.pass();
+    fake.seen.bootstrap.refused_pods = Some("exceeded quota: pods".to_owned());
+    fake.pass();
+    assert_eq!(fake.condition("Degraded"), "True/QuotaExceeded");
+}
+
+#[test]
 fn damaged_source_is_read_once() {
     let mut fake = fake(json!({}));
     fake.pass();
     let job = serde_json::to_value(fake.seen.bootstrap.job.clone().unwrap()).unwrap();
     let policy = &job["spec"]["podFailurePolicy"];
     let damage = json!({"containerName": "bootstrap", "operator": "In", "values": [3]});
-    assert_eq!(policy["rules"][1], json!({"action": "FailJob", "onExitCodes": damage}), "{policy}");
+    assert_eq!(
+        policy["rules"][1],
+        json!({"action": "FailJob", "onExitCodes": damage}),
+        "{policy}"
+    );
 }
 
 #[test]

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::Renderer;
 use super::pod::{DATA_DIR, DATA_MOUNT, DATA_VOLUME, mount};
-use crate::backup::{damage_ends, evictions_do_not_count};
 use crate::backup::pod::ProgramPod;
+use crate::backup::{damage_ends, evictions_do_not_count};
 use crate::bootstrap::{BOOTSTRAP_CONTAINER, BackupSource, BootstrapSource};
 use crate::drift;
 use crate::names::{BOOTSTRAP, RESTART_HASH, is_reserved};

@@ -164,9 +164,11 @@ impl ConditionFacts {
             };
             trouble.map(|trouble| format!("{name}: {trouble}"))
         });
-        let refused_pods = observed.refused_pods.as_deref().map(refused_pods);
+        let bootstrap = &observed.bootstrap;
+        let refused_members = observed.refused_pods.as_deref().map(refused_pods);
+        let refused_restore = bootstrap.refused_pods.as_deref().map(refused_pods);
         let volumes = volumes(pass);
-        let stuck = staying().find_map(|pod| {
+        let stuck = staying().chain(bootstrap.pod.as_deref()).find_map(|pod| {
             let stuck = pod::stuck(pod, observed.now.as_second())?;
             Some(match &volumes {
                 VolumeState::Pending(claim) if pod::waits_for_volume(&stuck) => Blocker {
@@ -186,8 +188,8 @@ impl ConditionFacts {
             trouble: troubles
                 .into_iter()
                 .next()
-                .or_else(|| refused_pods.as_ref().map(|refused| refused.message.clone())),
-            refused_pods,
+                .or_else(|| refused_members.as_ref().map(|refused| refused.message.clone())),
+            refused_pods: refused_members.or(refused_restore),
             stuck,
             alarm: (!alarms.is_empty()).then(|| alarms.join("; ")),
             change: ChangeInProgress::None,

@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use super::facts::Blocker;
 use crate::archive::ARCHIVE_CONTAINER;
 use crate::backup::BACKUP_CONTAINER;
+use crate::bootstrap::BOOTSTRAP_CONTAINER;
 use crate::member::{BrainRefusal, BrainRole, MemberAnswer};
 use crate::names::PEER_PORT;
 use crate::objects::pod::BRAIN_CONTAINER;
@@ -64,7 +65,14 @@ pub fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
         return None;
     }
     let stuck = containers(pod).find_map(|brain| {
-        let own = [BRAIN_CONTAINER, "wipe", BACKUP_CONTAINER, ARCHIVE_CONTAINER].contains(&brain.name.as_str());
+        let own = [
+            BRAIN_CONTAINER,
+            BOOTSTRAP_CONTAINER,
+            "wipe",
+            BACKUP_CONTAINER,
+            ARCHIVE_CONTAINER,
+        ]
+        .contains(&brain.name.as_str());
         let named = |reason, why: String| match own {
             true => named(reason, why),
             false => named(reason, format!("container {}: {why}", brain.name)),
