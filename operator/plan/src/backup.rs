@@ -19,9 +19,9 @@ mod target;
 mod tests;
 pub mod verification;
 
-pub use access::{ClusterAccess, runtime, waits_for};
-pub(crate) use job::{damage_ends, evictions_do_not_count};
+pub use access::{ClusterAccess, runtime, verifying_runtime, waits_for};
 pub use job::{create_job, delete_job, verification_job};
+pub(crate) use job::{damage_ends, evictions_do_not_count};
 pub use reasons::REASONS;
 pub use status::{BackupProgress, BackupResult, completed, events, first, kept, location, status_of};
 pub use target::BackupTarget;

@@ -28,7 +28,8 @@ mod storage;
 mod tests;
 
 pub use image::{
-    ImageMove, choose as chosen_image, moves as image_moves, record as pinned_image, unrecorded as unrecorded_image,
+    ImageMove, choose as chosen_image, is_newer as is_newer_image, moves as image_moves, newer_default,
+    record as pinned_image, unrecorded as unrecorded_image,
 };
 pub use restart::RestartRequests;
 pub use storage::{DesiredStorage, TikvConnection, accepted as accepted_store, tidb_cluster};

@@ -130,7 +130,10 @@ async fn create(
     if let Some((reason, message)) = objects_obstacle(context, backup).await? {
         return Ok(VerificationProgress::Waiting { reason, message });
     }
-    let wanted = backup::verification_job(backup, stored, request, runtime);
+    let namespace = backup.namespace().unwrap_or_default();
+    let cluster = context.cache.cluster(&namespace, &backup.spec.cluster_name);
+    let runtime = backup::verifying_runtime(runtime, cluster.as_deref(), &context.settings);
+    let wanted = backup::verification_job(backup, stored, request, &runtime);
     let created = all.create(&PostParams::default(), &wanted).await;
     created.map_err(api("creating the Job of the verification"))?;
     Ok(VerificationProgress::Running(format!(

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use crate::certificates::Leaf;
 use crate::names::{CLIENT_PORT, Names};
 use crate::objects::pod::{from_secret, item};
-use crate::spec::{OperatorSettings, chosen_image};
+use crate::spec::{OperatorSettings, chosen_image, is_newer_image, newer_default};
 
 /// The way to a cluster's brains.
 #[derive(Debug, Clone)]
@@ -71,6 +71,23 @@ pub fn runtime(cluster: &KubeBrainCluster, settings: &OperatorSettings) -> Backu
         image_pull_secrets: cluster.spec.image_pull_secrets.clone(),
         run_as: cluster.spec.pod.as_ref().and_then(|pod| pod.run_as),
     }
+}
+
+/// Returns the settings for the pods that verify a backup, which was made with `made`. A program of a later version says more about damage, and
+/// reads all formats of the earlier ones, so the highest version counts among the images of the backup and of the cluster, and the default,
+/// which must be of the same repository to be pulled in the same way. Versions are known by tags alone: an image with a digest stays.
+pub fn verifying_runtime(
+    made: &BackupRuntime,
+    cluster: Option<&KubeBrainCluster>,
+    settings: &OperatorSettings,
+) -> BackupRuntime {
+    let present = cluster.map(|cluster| runtime(cluster, settings));
+    let present = present.filter(|present| is_newer_image(&present.image, &made.image));
+    let mut chosen = present.unwrap_or_else(|| made.clone());
+    if let Some(default) = newer_default(&chosen.image, &settings.default_image) {
+        default.clone_into(&mut chosen.image);
+    }
+    chosen
 }
 
 /// Returns why a backup cannot begin yet, if it cannot; `cluster` is `None` if it does not exist.

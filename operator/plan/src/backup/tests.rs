@@ -647,3 +647,39 @@ mod verifications {
         }
     }
 }
+
+#[test]
+fn verification_runs_the_highest_version_that_is_known() {
+    let chosen = |made: &str, present: Option<&str>, default: &str| {
+        let cluster = present.map(|image| {
+            let mut cluster = cluster(json!({"image": {"pullPolicy": "Always"}}));
+            cluster.status = Some(serde_json::from_value(json!({"image": image})).unwrap());
+            cluster
+        });
+        let settings = OperatorSettings {
+            default_image: default.to_owned(),
+            ..settings()
+        };
+        let made = serde_json::from_value(json!({"image": made})).unwrap();
+        let chosen = verifying_runtime(&made, cluster.as_ref(), &settings);
+        assert_eq!(
+            chosen.image_pull_policy.is_some(),
+            chosen.image == present.unwrap_or_default() && chosen.image != made.image
+        );
+        chosen.image
+    };
+    let (old, new, newer) = ("a/brain:0.1.0", "b/brain:0.2.0", "b/brain:0.3.0");
+    assert_eq!(chosen(old, Some(new), "c/brain:0.4.0"), new);
+    assert_eq!(chosen(new, Some(old), "c/brain:0.4.0"), new);
+    assert_eq!(
+        chosen(old, None, newer),
+        old,
+        "another repository may need other secrets"
+    );
+    assert_eq!(chosen(new, None, newer), newer);
+    assert_eq!(chosen(newer, None, new), newer);
+    // Which one is newer is not known.
+    let pinned = "b/brain@sha256:ab";
+    assert_eq!(chosen(pinned, Some(new), newer), pinned);
+    assert_eq!(chosen(new, Some(pinned), new), new);
+}

@@ -20,6 +20,9 @@ use crate::status::{ConditionStatus, ConditionUpdate, replace, whole_seconds};
 pub const CONDITION: &str = "Verified";
 /// Exit code of the program if the backup is not what was written. Another exit code says nothing about the backup.
 pub const DAMAGED_EXIT_CODE: i32 = 3;
+/// Reasons of a verification whose Job runs, and of one that could not read the backup.
+const RUNNING: &str = "Verifying";
+const FAILED: &str = "VerificationFailed";
 /// Maximum length of a message in the status, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
@@ -45,6 +48,17 @@ pub fn requested(backup: &KubeBrainBackup) -> Option<&str> {
     let is_new = last.is_none_or(|last| last.handled != request);
     let is_sound = !request.is_empty() && request.len() <= MAX_VERIFY_BYTES;
     (is_new && is_sound && is_true(backup, "Complete")).then_some(request)
+}
+
+/// Returns true if the last pass could not carry out the request, because an object is missing, for example.
+pub fn is_waiting(backup: &KubeBrainBackup) -> bool {
+    let status = backup.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| {
+        let of_jobs = [RUNNING, FAILED].contains(&condition.reason.as_str());
+        condition.type_ == CONDITION && condition.status == ConditionStatus::Unknown.as_str() && !of_jobs
+    })
 }
 
 /// Returns true if a Job is for this request, and not for an earlier one.
@@ -76,7 +90,7 @@ pub fn status_of(
     let mut status = backup.status.clone().unwrap_or_default();
     let (condition, reason, message) = match progress {
         VerificationProgress::Waiting { reason, message } => (Unknown, *reason, message),
-        VerificationProgress::Running(message) => (Unknown, "Verifying", message),
+        VerificationProgress::Running(message) => (Unknown, RUNNING, message),
         VerificationProgress::Ended { result, message, time } => {
             status.verification = Some(Verification {
                 handled: request.to_owned(),
@@ -93,7 +107,7 @@ pub fn status_of(
                     status.verified = Some(false);
                     (False, "Damaged", message)
                 }
-                VerificationResult::Failed => (Unknown, "VerificationFailed", message),
+                VerificationResult::Failed => (Unknown, FAILED, message),
             }
         }
     };

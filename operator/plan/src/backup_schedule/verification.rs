@@ -8,6 +8,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::OwnBackup;
+use crate::backup::verification::{is_waiting, requested};
 use crate::status::whole_seconds;
 
 /// Pause after a verification that could not read the backup.
@@ -48,6 +49,18 @@ pub(super) fn last(schedule: &KubeBrainBackupSchedule, own: &[OwnBackup<'_>], no
     times.filter(|time| *time <= now).max()
 }
 
+/// Returns true if a verification was asked for that the next one waits for. One that waits itself, for an object that is missing, is waited for
+/// for a day: so the others neither wait for ever, nor does each new backup get a Job when the object comes.
+fn is_pending(own: &OwnBackup<'_>, now: Timestamp) -> bool {
+    let Some(request) = requested(own.backup) else {
+        return false;
+    };
+    // Those of the schedule are times.
+    let time = request.parse::<Timestamp>();
+    let is_recent = time.is_ok_and(|time| time <= now && now.duration_since(time) < RETRY_INTERVAL);
+    !is_waiting(own.backup) || is_recent
+}
+
 fn verification<'a>(own: &OwnBackup<'a>) -> Option<&'a Verification> {
     own.backup.status.as_ref()?.verification.as_ref()
 }
@@ -70,8 +83,10 @@ pub(super) fn due(
             .rev()
             .filter(|own| !own.is_leaving() && own.completed().is_some())
     };
-    let is_pending = complete().any(|own| crate::backup::verification::requested(own.backup).is_some());
-    let newest = complete().next().filter(|_| !is_pending)?;
+    if complete().any(|own| is_pending(own, now)) {
+        return None;
+    }
+    let newest = complete().next().filter(|own| requested(own.backup).is_none())?;
     // Without its name, it cannot be read.
     newest.backup.status.as_ref()?.backup_name.as_ref()?;
     let failed = own

@@ -78,8 +78,13 @@ pub fn unrecorded(cluster: &KubeBrainCluster) -> Option<String> {
 }
 
 /// Returns true if the tag of an image is a higher version than that of another one.
-fn is_newer(image: &str, than: &str) -> bool {
+pub fn is_newer(image: &str, than: &str) -> bool {
     matches!((version(image), version(than)), (Some(one), Some(other)) if one > other)
+}
+
+/// Returns the default image if it is a higher version of `image`, from the same repository.
+pub fn newer_default<'a>(image: &str, default: &'a str) -> Option<&'a str> {
+    (untagged(image) == untagged(default) && is_newer(default, image)).then_some(default)
 }
 
 /// Returns the version in the tag of an image; `None` if the tag is not a version, or if the image has a digest.

@@ -100,6 +100,39 @@ fn one_verification_is_asked_for_at_a_time() {
 }
 
 #[test]
+fn verification_that_waits_holds_up_others_for_a_day() {
+    let asked = |time: &str, request: &str, reason: &str| {
+        let mut backup = complete(time, None);
+        let request = ("kubebrain.io/verify".to_owned(), request.to_owned());
+        backup.annotations_mut().extend([request]);
+        let mut status = serde_json::to_value(backup.status.take().unwrap()).unwrap();
+        let condition = json!({"type": "Verified", "status": "Unknown", "reason": reason, "message": "", "lastTransitionTime": time});
+        status["conditions"].as_array_mut().unwrap().push(condition);
+        backup.status = Some(serde_json::from_value(status).unwrap());
+        backup
+    };
+    let (old, new) = ("2026-11-22T03:00:00Z", "2026-11-23T03:00:00Z");
+    let (recent, day_ago) = ("2026-11-23T12:00:01Z", "2026-11-23T12:00:00Z");
+    let newest = Some("nightly-20261123030000");
+    for (request, reason, expected) in [
+        (recent, "WaitingForObject", None),
+        (day_ago, "WaitingForObject", newest),
+        (day_ago, "OwnershipConflict", newest),
+        ("now", "WaitingForObject", newest),
+        (day_ago, "Verifying", None),
+        (day_ago, "VerificationFailed", None),
+    ] {
+        check(&weekly(), &[asked(old, request, reason), complete(new, None)], expected);
+    }
+    // It is not asked for again each time.
+    check(
+        &weekly(),
+        &[complete(old, None), asked(new, day_ago, "WaitingForObject")],
+        None,
+    );
+}
+
+#[test]
 fn backup_that_was_read_when_it_was_made_counts() {
     let mut read = complete("2026-11-22T03:00:00Z", None);
     read.spec.verify = true;
