@@ -85,7 +85,7 @@ pub(crate) async fn pods(client: &Client, namespace: &str, job: &Job) -> Result<
     Ok(found)
 }
 
-/// What is known of a Job that has not ended well.
+/// The trouble of a Job that has not ended well.
 #[derive(Debug, Default)]
 pub(crate) struct JobTrouble {
     /// The failure that its newest pod reports, or the reason why that does not start, or why there is no pod.

@@ -49,7 +49,7 @@ pub(crate) async fn publish(
     Ok(Some(stored))
 }
 
-/// What must hold of an object when its status is written.
+/// The condition on which the status of an object is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Precondition {
     /// It is this object, and not another one of the same name.

@@ -52,8 +52,7 @@ pub enum ObjectError {
 }
 
 impl ObjectError {
-    /// Tells what does not exist from a failure of the store. It is the object or the bucket, of which
-    /// [`Repository::or_missing`] tells which.
+    /// Tells what does not exist from a failure of the store. [`Repository::or_missing`] tells if that is the object or the bucket.
     fn or_missing(self) -> Self {
         match self {
             ObjectError::Store {

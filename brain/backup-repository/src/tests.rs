@@ -250,7 +250,7 @@ async fn missing_destination_says_nothing_about_its_objects() {
     check(repository.manifest(&manifest.name).await.unwrap_err());
     store.fail(Fault::Gone, 2);
     check(read(&repository, &manifest, &[]).await.unwrap_err().downcast().unwrap());
-    // Whether an object is gone is not known either if the store does not answer.
+    // If the store does not answer, an object may still exist.
     let part = repository.path(&manifest.parts[0].object);
     store.delete(&part).await.unwrap();
     store.fail(Fault::List, 6);
