@@ -167,6 +167,25 @@ pub async fn restore_after_wipe(register: &dyn CasRegister, token: &str) -> Resu
     }
 }
 
+/// Deletes the mark of a wipe that has deleted everything else. Fails if another command uses the prefix by now.
+pub async fn end_wipe(register: &dyn CasRegister, token: &str) -> Result<(), OwnerError> {
+    loop {
+        let Some(stored) = get(register).await? else {
+            return Ok(());
+        };
+        let owner = PrefixOwner::parse(&stored)?;
+        owner.check(token)?;
+        match owner.mark {
+            PrefixUse::Wiping => {}
+            PrefixUse::Restoring => return Err(OwnerError::Restoring),
+            PrefixUse::Serving => return Err(OwnerError::Occupied),
+        }
+        if let Cas::Unknown(error) = register.compare_and_set(Some(stored), None).await {
+            return Err(OwnerError::Unreachable(error.context("release the key prefix")));
+        }
+    }
+}
+
 /// Takes the mark of a restore back that has not written anything: the prefix has no owner again.
 pub async fn abandon_restore(register: &dyn CasRegister, token: &str) -> Result<(), OwnerError> {
     loop {
@@ -298,6 +317,15 @@ mod tests {
         assert!(is_restoring(&interrupted, "a").await.unwrap());
         let again = restore_after_wipe(&interrupted, "a").await;
         assert!(matches!(again, Err(OwnerError::Restoring)));
+        let wiped = end_wipe(&interrupted, "a").await;
+        assert!(
+            matches!(wiped, Err(OwnerError::Restoring)),
+            "what is restored keeps its mark"
+        );
+        begin_wipe(&interrupted, "a").await.unwrap();
+        end_wipe(&interrupted, "a").await.unwrap();
+        assert!(!is_owned(&interrupted).await.unwrap());
+        end_wipe(&interrupted, "a").await.unwrap();
     }
 
     #[tokio::test]

@@ -60,7 +60,16 @@ impl Tikv {
         Ok(self.first_keys(&from, &to, 1).await?.is_empty())
     }
 
-    /// Deletes a part of the store; `check` is called before each transaction. Returns the number of deleted keys. It continues where an
+    /// Returns true if the store has no keys but the registers of these names.
+    pub async fn is_empty_but(&self, names: &[&'static str]) -> anyhow::Result<bool> {
+        let (from, to) = self.keys().whole();
+        let kept: Vec<Bytes> = names.iter().map(|name| self.keys().register(name)).collect();
+        let limit = u32::try_from(kept.len()).unwrap_or(u32::MAX).saturating_add(1);
+        let found = self.first_keys(&from, &to, limit).await?;
+        Ok(found.iter().all(|key| kept.contains(key)))
+    }
+
+    /// Deletes a part of the store; `check` is called before each transaction and before each destruction. Returns the number of deleted keys. It continues where an
     /// interrupted call ended. Fails if TiKV cannot be reached, another process writes to the store, or `check` fails.
     pub async fn wipe(
         &self,
@@ -86,6 +95,7 @@ impl Tikv {
             let ended = self.end_transactions(now, &from, &to).await;
             ended.context("end unfinished transactions")?;
             self.delete_range(&from, &to, &mut deleted, &check).await?;
+            check().await?;
             match self.destroy(&from, &to, DESTROY_TIMEOUT).await {
                 Ok(()) => {}
                 Err(error) if reclaim == Reclaim::Required => {
@@ -101,16 +111,6 @@ impl Tikv {
             }
         }
         Ok(deleted.keys)
-    }
-
-    /// Deletes registers, one after the other. Nothing else is looked at: a new store may follow at once. For the same reason their space is
-    /// left to garbage collection.
-    pub async fn delete_registers(&self, names: &[&'static str]) -> anyhow::Result<()> {
-        for name in names {
-            let deleted = self.delete(&[self.keys().register(name)]).await;
-            deleted.context("delete a register of the store")?;
-        }
-        Ok(())
     }
 
     async fn delete_range(

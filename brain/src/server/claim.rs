@@ -117,15 +117,30 @@ impl<C: CasRegister> PrefixClaim<C> {
         }
     }
 
-    /// Gives the right up; the register is deleted by something else.
-    pub(super) fn release(&self) {
-        *self.own() = None;
+    /// Fails if another one has taken the right, or if this one has it no longer.
+    pub(super) async fn check(&self) -> anyhow::Result<()> {
+        let found = self
+            .register
+            .get()
+            .await
+            .context("read the claim of a restore, import or wipe")?;
+        let is_kept = matches!((&found, &*self.own()), (Some(found), Some(own)) if is_of_one(found, own));
+        ensure!(is_kept, "another restore, import or wipe has taken over the key prefix");
+        Ok(())
     }
 
     /// Gives the right up, so that the next one need not wait.
     pub(super) async fn end(&self) {
-        let Some(own) = self.own().take() else { return };
-        let ended = self.register.compare_and_set(Some(own), None).await;
+        let Some(mut own) = self.own().take() else { return };
+        let mut ended = self.register.compare_and_set(Some(own.clone()), None).await;
+        // It may have been renewed in between, once.
+        if matches!(ended, Cas::Mismatch)
+            && let Ok(Some(found)) = self.register.get().await
+            && is_of_one(&found, &own)
+        {
+            own = found;
+            ended = self.register.compare_and_set(Some(own), None).await;
+        }
         if !matches!(ended, Cas::Swapped) {
             tracing::debug!(
                 ?ended,
@@ -228,9 +243,15 @@ mod tests {
         let register = MemRegister::new();
         let claim = PrefixClaim::new(register.clone());
         claim.take().await.unwrap();
-        claim.release();
+        claim.check().await.unwrap();
+        // Renewed by a request that was not answered yet.
         let stored = register.get().await.unwrap();
-        assert!(matches!(register.compare_and_set(stored, None).await, Cas::Swapped));
+        let late = stored.as_ref().map(after);
+        assert!(matches!(register.compare_and_set(stored, late).await, Cas::Swapped));
+        claim.check().await.unwrap();
+        claim.end().await;
+        assert_eq!(register.get().await.unwrap(), None);
+        assert!(claim.check().await.is_err());
         let kept = tokio::time::timeout(CLAIM_RENEW_INTERVAL * 3, claim.keep()).await;
         assert!(kept.is_err());
         let began = Instant::now();

@@ -26,6 +26,12 @@ const MIN_LEADER_SILENCE: Duration = Duration::from_secs(5);
 /// The interval at which the leader's record is read in the meantime.
 const LEADER_READ_INTERVAL: Duration = Duration::from_millis(200);
 
+/// The registers that tell others of a wipe, until its end.
+const KEPT_REGISTERS: [&str; 2] = [OWNER_REGISTER, IMPORTER_REGISTER];
+
+/// Passes over a prefix that others still write to.
+const MAX_PASSES: u32 = 3;
+
 /// Wipes the prefix, and ends. A signal interrupts it; when started again it continues.
 pub(crate) async fn run(config: &Config, mut life: Lifecycle) -> anyhow::Result<()> {
     let Storage::Tikv(options) = &config.storage else {
@@ -56,45 +62,75 @@ async fn wipe_unused(tikv: &Tikv, token: &str, claim: &PrefixClaim<TikvRegister>
     prefix_owner::is_wiping(&tikv.register(OWNER_REGISTER), token).await?;
     let seen = unused(&tikv.register(LEADER_REGISTER)).await?;
     claim.take().await?;
-    clear_after(tikv, token, seen, Reclaim::Tried).await?;
-    release(tikv, claim).await
+    clear_after(tikv, token, claim, (seen, Reclaim::Tried)).await?;
+    release(tikv, token, claim).await
 }
 
-/// Deletes everything below a prefix on which this command holds the claim. Fails if a member uses it.
+/// Deletes everything below a prefix on which this command holds the claim, which it gives up. Fails if a member uses it.
 pub(super) async fn wipe(tikv: &Tikv, token: &str, claim: &PrefixClaim<TikvRegister>) -> anyhow::Result<()> {
-    clear(tikv, token).await?;
-    release(tikv, claim).await
+    clear(tikv, token, claim).await?;
+    release(tikv, token, claim).await
 }
 
 /// Deletes everything below a prefix on which this command holds the claim, but the claim, and the mark of the wipe: until that is replaced
 /// no other command and no member takes the prefix for an empty one. Fails if a member uses it.
-pub(super) async fn clear(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
+pub(super) async fn clear(tikv: &Tikv, token: &str, claim: &PrefixClaim<TikvRegister>) -> anyhow::Result<()> {
     tikv.check_pin().await?;
     let seen = unused(&tikv.register(LEADER_REGISTER)).await?;
-    clear_after(tikv, token, seen, Reclaim::Required).await
+    clear_after(tikv, token, claim, (seen, Reclaim::Required)).await
 }
 
 /// Does so if the leader's record is still the one that was seen.
-async fn clear_after(tikv: &Tikv, token: &str, seen: Option<Bytes>, reclaim: Reclaim) -> anyhow::Result<()> {
+async fn clear_after(
+    tikv: &Tikv,
+    token: &str,
+    claim: &PrefixClaim<TikvRegister>,
+    (seen, reclaim): (Option<Bytes>, Reclaim),
+) -> anyhow::Result<()> {
     let (owner, leader) = (tikv.register(OWNER_REGISTER), tikv.register(LEADER_REGISTER));
-    prefix_owner::begin_wipe(&owner, token).await?;
-    info!("wiping");
     let unchanged = async || {
         let now = leader.get().await.context("read the leader's record")?;
         anyhow::ensure!(now == seen, "a member began to lead: stop all members first");
         Ok(())
     };
-    let data = tikv.wipe(WipePart::Data, reclaim, unchanged).await?;
-    let registers = WipePart::RegistersBut(&[OWNER_REGISTER, IMPORTER_REGISTER]);
-    let registers = tikv.wipe(registers, reclaim, async || Ok(())).await?;
-    info!(deleted = data + registers, "wiped");
-    Ok(())
+    // It may have been long ago.
+    unchanged().await?;
+    prefix_owner::begin_wipe(&owner, token).await?;
+    info!("wiping");
+    // A command that was paused may no longer have the right.
+    let still_wiping = async || {
+        claim.check().await?;
+        anyhow::ensure!(
+            prefix_owner::is_wiping(&owner, token).await?,
+            "another command has used the key prefix: start again"
+        );
+        Ok(())
+    };
+    let mut deleted = tikv
+        .wipe(WipePart::Data, reclaim, async || {
+            unchanged().await?;
+            still_wiping().await
+        })
+        .await?;
+    for _ in 0..MAX_PASSES {
+        deleted += tikv
+            .wipe(WipePart::RegistersBut(&KEPT_REGISTERS), reclaim, still_wiping)
+            .await?;
+        if tikv.is_empty_but(&KEPT_REGISTERS).await? {
+            info!(deleted, "wiped");
+            return Ok(());
+        }
+        // A member that was about to start, or a late write of one that was killed.
+        deleted += tikv.wipe(WipePart::Data, reclaim, still_wiping).await?;
+    }
+    anyhow::bail!("another process writes below the key prefix: stop all members first")
 }
 
-/// Deletes the mark, and then the claim: the prefix is empty. As long as there is one of them, no other command begins to use it.
-async fn release(tikv: &Tikv, claim: &PrefixClaim<TikvRegister>) -> anyhow::Result<()> {
-    claim.release();
-    tikv.delete_registers(&[OWNER_REGISTER, IMPORTER_REGISTER]).await
+/// Deletes the mark, and gives the claim up. Nothing else is deleted, as a store may begin at once.
+async fn release(tikv: &Tikv, token: &str, claim: &PrefixClaim<TikvRegister>) -> anyhow::Result<()> {
+    prefix_owner::end_wipe(&tikv.register(OWNER_REGISTER), token).await?;
+    claim.end().await;
+    Ok(())
 }
 
 /// Waits until it is certain that the leader's lock is not renewed. Returns the bytes of the record.

@@ -81,7 +81,7 @@ async fn into_prefix(
                         request.starts_over,
                         "the key prefix holds a part of another snapshot: `kubebrain wipe` it"
                     );
-                    start_over(tikv, token).await?;
+                    start_over(tikv, token, claim).await?;
                     None
                 }
                 found => found,
@@ -103,9 +103,9 @@ async fn into_prefix(
 }
 
 /// Deletes a part of another snapshot. The claim and the mark stay until the prefix is marked as being restored into again.
-async fn start_over(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
+async fn start_over(tikv: &Tikv, token: &str, claim: &PrefixClaim<TikvRegister>) -> anyhow::Result<()> {
     info!("deleting a part of another snapshot");
-    clear(tikv, token).await?;
+    clear(tikv, token, claim).await?;
     Ok(prefix_owner::restore_after_wipe(&tikv.register(OWNER_REGISTER), token).await?)
 }
 
@@ -176,10 +176,11 @@ async fn claimed(
             prefix_owner::is_wiping(&owner, token).await?,
             "another command has used the key prefix: start again"
         );
-        start_over(tikv, token).await?;
+        start_over(tikv, token, claim).await?;
         return Ok(None);
     }
-    if tikv.is_empty().await? {
+    // The claim of one that was killed is nothing.
+    if tikv.is_empty_but(&[IMPORTER_REGISTER]).await? {
         prefix_owner::begin_restore(&owner, token).await?;
     } else {
         let occupied = prefix_owner::occupied(&owner).await?;

@@ -87,7 +87,14 @@ impl Renderer<'_> {
         let mut annotations = metadata.annotations.clone().unwrap_or_default();
         annotations.insert(RESTART_HASH.to_owned(), drift::digest(&template));
         let mut policy = evictions_do_not_count();
-        policy.rules.push(damage_ends(BOOTSTRAP_CONTAINER));
+        // The newest backup may have been deleted while it was read: then another one is the newest.
+        let is_fixed = match source {
+            BootstrapSource::Backup(backup) => backup.name.is_some(),
+            BootstrapSource::Snapshot(_) => true,
+        };
+        if is_fixed {
+            policy.rules.push(damage_ends(BOOTSTRAP_CONTAINER));
+        }
         Ok(Job {
             metadata: ObjectMeta {
                 labels: Some(labels),

@@ -86,10 +86,11 @@ pub(super) fn is_new(recorded: &CaStatus, now: Timestamp) -> bool {
     since.is_some_and(|since| (since..since + UNSEEN_SECRET_SECONDS).contains(&now.as_second()))
 }
 
-/// Returns true if an authority was created so recently that an operator may be about to record it.
+/// Returns true if an authority was created so recently that an operator may be about to record it. If the clocks differ by more than that,
+/// this is unknown, and false.
 pub(super) fn may_be_recorded(secret: &DynamicObject, now: Timestamp) -> bool {
     let created = secret.metadata.creation_timestamp.as_ref();
-    created.is_some_and(|created| now.as_second() < created.0.as_second() + UNRECORDED_SECRET_SECONDS)
+    created.is_some_and(|created| (now.as_second() - created.0.as_second()).abs() < UNRECORDED_SECRET_SECONDS)
 }
 
 /// Returns the published part of an authority whose Secret is missing: the recorded bundle, or at least the certificates of the recorded

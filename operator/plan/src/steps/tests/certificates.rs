@@ -220,17 +220,19 @@ fn a_new_authority_that_is_not_recorded_yet_is_kept_for_a_minute() {
         secret
     };
     let key = ObjectKey::new(ObjectKind::Secret, "dev-ca");
-    // Also by a clock that is behind that of the API server.
-    for seconds in [-100, 0, 59] {
+    // Also if the clock of the API server is fast.
+    for seconds in [-59, 0, 59] {
         let secret = at(&fake, seconds);
         fake.seen.objects.insert(key.clone(), secret);
         let steps = fake.steps();
         assert!(!steps.iter().any(|step| step.contains("authority")), "{steps:?}");
         assert!(fake.plan().certificates.problem.is_none());
     }
-    let secret = at(&fake, 60);
-    fake.seen.objects.insert(key, secret);
-    assert_eq!(fake.steps()[0], "discard the certificate authority dev-ca");
+    for seconds in [-60, 60] {
+        let secret = at(&fake, seconds);
+        fake.seen.objects.insert(key.clone(), secret);
+        assert_eq!(fake.steps()[0], "discard the certificate authority dev-ca");
+    }
 }
 
 #[test]
