@@ -75,6 +75,7 @@ async fn import(
     let mut restarts = 0;
     loop {
         let orders = FinishCondition {
+            follows: command.follows,
             may_finish: may_finish.clone(),
             until: command.until_revision,
         };

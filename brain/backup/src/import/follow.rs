@@ -48,10 +48,32 @@ pub(crate) struct OpenWatch {
 /// When a copy is finished.
 #[derive(Debug)]
 pub struct FinishCondition {
+    /// Clients move to the copy when it is finished, so writes that it lacks are an error. It does not depend on `may_finish`, which may
+    /// be true from the beginning if an earlier process was interrupted.
+    pub follows: bool,
     /// Do not finish before this is true.
     pub may_finish: watch::Receiver<bool>,
     /// Finish at this revision, once the source has reached it.
     pub until: Option<Revision>,
+}
+
+impl FinishCondition {
+    /// Checks that the copy, which is at `own` and equal to the source there, has all that it needs of a source at `newest`.
+    fn check_end(&self, own: Revision, newest: Revision) -> anyhow::Result<()> {
+        if self.until.is_some() || newest <= own {
+            return Ok(());
+        }
+        ensure!(
+            !self.follows,
+            "the source is still written to: it is at revision {newest}, the copy, which is equal so far, at {own}. Stop the writers and start the same command again: it copies the rest"
+        );
+        warn!(
+            revision = own,
+            source = newest,
+            "the source has newer changes, which are not in the copy"
+        );
+        Ok(())
+    }
 }
 
 /// The content of a finished copy.
@@ -74,7 +96,6 @@ pub async fn copy(
     (orders, collected): (FinishCondition, Option<Backlog>),
     spool: &Spool,
 ) -> anyhow::Result<CopySummary> {
-    let follows = !*orders.may_finish.borrow();
     let newest = source.revision().await?;
     let (own, until) = (importer.revision(), orders.until);
     ensure!(
@@ -103,7 +124,7 @@ pub async fn copy(
     if let Some(collected) = collected {
         copy.take(collected).await?;
     }
-    copy.follow(newest, orders.may_finish).await?;
+    copy.follow(newest, orders.may_finish.clone()).await?;
     copy.settle().await?;
     let mut users = copy.copy_users(spool).await?;
     let checksum = copy.compare().await?;
@@ -119,18 +140,7 @@ pub async fn copy(
         "users or roles of the source keep changing, and the copy's differ: start the same command again when they no longer change"
     );
     let (own, newest) = (copy.importer.revision(), copy.source.revision().await?);
-    if until.is_none() && newest > own {
-        // When the import follows the source, clients move to the copy next: writes since then would be lost.
-        ensure!(
-            !follows,
-            "the source is still written to: it is at revision {newest}, the copy, which is equal so far, at {own}. Stop the writers and start the same command again: it copies the rest"
-        );
-        tracing::warn!(
-            revision = own,
-            source = newest,
-            "the source has newer changes, which are not in the copy"
-        );
-    }
+    orders.check_end(own, newest)?;
     let copied = CopySummary {
         revision: copy.importer.revision(),
         compacted: copy.importer.compacted(),
@@ -432,4 +442,27 @@ fn with_more(watch: &mut Option<OpenWatch>, mut revised: Vec<RevisionEvents>) ->
         }
     }
     revised
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copy_that_may_finish_from_its_beginning_on_must_have_every_write() {
+        let (_finish, may_finish) = watch::channel(true);
+        let check = |follows, until, newest| {
+            let orders = FinishCondition {
+                follows,
+                may_finish: may_finish.clone(),
+                until,
+            };
+            orders.check_end(5, newest)
+        };
+        let lacks = check(true, None, 6).unwrap_err().to_string();
+        assert!(lacks.starts_with("the source is still written to: "), "{lacks}");
+        check(true, None, 5).unwrap();
+        check(false, None, 6).unwrap();
+        check(false, Some(5), 6).unwrap();
+    }
 }
