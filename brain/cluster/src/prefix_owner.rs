@@ -157,13 +157,8 @@ pub async fn restore_after_wipe(register: &dyn CasRegister, token: &str) -> Resu
         if stored == marked {
             return Ok(());
         }
-        let owner = PrefixOwner::parse(&stored)?;
-        owner.check(token)?;
-        match owner.mark {
-            PrefixUse::Wiping => set(register, Some(stored), marked.to_vec()).await?,
-            PrefixUse::Restoring => return Err(OwnerError::Restoring),
-            PrefixUse::Serving => return Err(OwnerError::Occupied),
-        }
+        check_wiping(&stored, token)?;
+        set(register, Some(stored), marked.to_vec()).await?;
     }
 }
 
@@ -173,16 +168,21 @@ pub async fn end_wipe(register: &dyn CasRegister, token: &str) -> Result<(), Own
         let Some(stored) = get(register).await? else {
             return Ok(());
         };
-        let owner = PrefixOwner::parse(&stored)?;
-        owner.check(token)?;
-        match owner.mark {
-            PrefixUse::Wiping => {}
-            PrefixUse::Restoring => return Err(OwnerError::Restoring),
-            PrefixUse::Serving => return Err(OwnerError::Occupied),
-        }
+        check_wiping(&stored, token)?;
         if let Cas::Unknown(error) = register.compare_and_set(Some(stored), None).await {
             return Err(OwnerError::Unreachable(error.context("release the key prefix")));
         }
+    }
+}
+
+/// Fails unless this is the mark of a wipe by this cluster.
+fn check_wiping(stored: &[u8], token: &str) -> Result<(), OwnerError> {
+    let owner = PrefixOwner::parse(stored)?;
+    owner.check(token)?;
+    match owner.mark {
+        PrefixUse::Wiping => Ok(()),
+        PrefixUse::Restoring => Err(OwnerError::Restoring),
+        PrefixUse::Serving => Err(OwnerError::Occupied),
     }
 }
 

@@ -28,6 +28,22 @@ fn begin(site: &Site, prefix: &str, more: &[&str]) -> Process {
     Process::begin(&flags, String::new())
 }
 
+/// Begins a wipe that hangs in the middle until the faults are cleared.
+async fn begin_and_hang(site: &Site) -> Process {
+    let faults = site.tikv.faults();
+    let lost = Fault::new(Rpc::ScanLock, Action::LoseRequest { silent: true });
+    let id = faults.add(lost.times(100)).unwrap();
+    let wipe = begin(site, "kubebrain", &[]);
+    timeout(STEP_TIMEOUT, async {
+        while faults.happened(id) == Some(0) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    wipe
+}
+
 /// Returns the keys below a prefix.
 fn keys(site: &Site, prefix: &str) -> Vec<Bytes> {
     let first = [&[u8::try_from(prefix.len()).unwrap()], prefix.as_bytes()].concat();
@@ -146,22 +162,12 @@ async fn store_of_another_cluster_is_not_wiped() {
 async fn interrupted_wipe_keeps_members_out_and_goes_on() {
     let site = Site::new(1).await;
     used(&site).await;
-    let faults = site.tikv.faults();
-    let lost = Fault::new(Rpc::ScanLock, Action::LoseRequest { silent: true });
-    let id = faults.add(lost.times(100)).unwrap();
-    let mut first = begin(&site, "kubebrain", &[]);
-    timeout(STEP_TIMEOUT, async {
-        while faults.happened(id) == Some(0) {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .unwrap();
+    let mut first = begin_and_hang(&site).await;
     first.signal(rustix::process::Signal::TERM);
     let (code, said) = first.ended().await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("interrupted: start it again to continue"), "{said}");
-    faults.clear();
+    site.tikv.faults().clear();
     let mut member = site.begin(0, 1, &[]);
     let (code, said) = member.ended().await;
     assert_eq!(code, Some(1), "{said}");
@@ -179,17 +185,7 @@ async fn while_a_prefix_is_wiped_no_restore_and_no_other_wipe_goes_on_with_it() 
     std::fs::write(&file, "not read yet").unwrap();
     let site = Site::new(1).await;
     used(&site).await;
-    let faults = site.tikv.faults();
-    let lost = Fault::new(Rpc::ScanLock, Action::LoseRequest { silent: true });
-    let id = faults.add(lost.times(100)).unwrap();
-    let mut first = begin(&site, "kubebrain", &[]);
-    timeout(STEP_TIMEOUT, async {
-        while faults.happened(id) == Some(0) {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .unwrap();
+    let mut first = begin_and_hang(&site).await;
     let restore = [
         "snapshot".to_owned(),
         "restore".to_owned(),
@@ -211,7 +207,7 @@ async fn while_a_prefix_is_wiped_no_restore_and_no_other_wipe_goes_on_with_it() 
     first.signal(rustix::process::Signal::TERM);
     let (code, said) = first.ended().await;
     assert_eq!(code, Some(1), "{said}");
-    faults.clear();
+    site.tikv.faults().clear();
     let (code, said) = wipe(&site, "kubebrain", &[]).await;
     assert_eq!(code, Some(0), "{said}");
     assert!(site.tikv.contents().is_empty());
