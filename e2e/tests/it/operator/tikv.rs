@@ -10,6 +10,7 @@ use programs::tcp_proxy::TcpProxy;
 use programs::tikv::REAL_PD_VARIABLE;
 use programs::tikv::real::PdAddresses;
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::kit::{Kit, STATE_TIMEOUT};
@@ -94,7 +95,7 @@ impl<'a> MockTikv<'a> {
         format!("{}:2379", self.host(kit))
     }
 
-    /// Starts it, and waits until it serves.
+    /// Starts it, and waits until it serves and its Service leads to it: until kube-proxy knows the pod, connections are refused.
     pub(super) async fn start(&self, kit: &Kit) {
         for object in [self.pod(kit), self.service(self.name)] {
             kit.try_apply(&object).await.unwrap();
@@ -105,18 +106,32 @@ impl<'a> MockTikv<'a> {
             .await
             .expect("TiKV serves in time")
             .unwrap();
+        let address = self.service_address(kit).await;
+        kit.eventually("TiKV takes connections", async || {
+            TcpStream::connect(&address)
+                .await
+                .map_err(|error| format!("{address}: {error}"))?;
+            Ok(())
+        })
+        .await;
+    }
+
+    /// The address at which its Service leads to PD.
+    async fn service_address(&self, kit: &Kit) -> String {
+        let services = Api::<Service>::namespaced(kit.client.clone(), self.namespace.unwrap_or(&kit.namespace));
+        let service = services.get(self.name).await.unwrap();
+        format!("{}:2379", service.spec.and_then(|spec| spec.cluster_ip).unwrap())
     }
 
     /// Points its Service, one beside the brains and without TLS, at the mock of another name, or at nothing if there is none. Waits
     /// until connections go there: kube-proxy learns of the change a second or more after the API server.
     pub(super) async fn lead_to(&self, kit: &Kit, other: &str) {
         kit.try_apply(&self.service(other)).await.unwrap();
-        let service = kit.api::<Service>().get(self.name).await.unwrap();
-        let address = service.spec.and_then(|spec| spec.cluster_ip).unwrap();
+        let address = self.service_address(kit).await;
         let pod = kit.api::<Pod>().get_opt(other).await.unwrap();
         let expected = pod.map(|pod| pod.status.and_then(|status| status.pod_ip).unwrap());
         kit.eventually(&format!("led to {other}"), async || {
-            let asked = PdAddresses::ask(&format!("{address}:2379")).await;
+            let asked = PdAddresses::ask(&address).await;
             let answers = asked.ok().map(|found| found.pd[0].ip().to_string());
             if answers == expected {
                 Ok(())
