@@ -9,7 +9,7 @@ use crate::markdown::{code, codes, prose, table};
 use crate::template::fill;
 
 /// The sections of a brain's metrics, in the order of the page.
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "Server and leader",
     "Store",
     "Disk and log",
@@ -19,6 +19,7 @@ const SECTIONS: [&str; 11] = [
     "TLS",
     "TiKV",
     "Archive",
+    "Import",
     "Process",
     "Always 0",
 ];

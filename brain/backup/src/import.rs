@@ -4,12 +4,13 @@
 //! applied, and all of them are compared from time to time.
 
 pub use backlog::{Backlog, collecting};
-pub use follow::{CopySummary, FinishCondition, copy};
+pub use follow::{CopyOptions, CopySummary, copy};
 pub use source::{Password, SourceOptions};
 pub use source::{SnapshotParts, Source, SourceCompacted, in_short, is_transient};
 
 pub mod backlog;
 pub mod bounded;
+mod closing;
 mod dial;
 mod events;
 pub mod follow;

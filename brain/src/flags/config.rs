@@ -166,12 +166,18 @@ pub struct SnapshotCommand {
 pub struct ImportCommand {
     /// The access to the store that is copied.
     pub source: SourceOptions,
-    /// Follow the source until SIGUSR1; otherwise until it is reached.
+    /// Follow the source until SIGUSR1, or until the cutover file has content; otherwise until it is reached.
     pub follows: bool,
     /// Follow the source to this revision, and end there.
     pub until_revision: Option<i64>,
     /// Delete a copy that is not complete, and begin again.
     pub restarts: bool,
+    /// The file that ends a copy which follows, once it has content.
+    pub cutover_file: Option<PathBuf>,
+    /// True if a complete store is left as it is, and a part of another copy or snapshot is deleted.
+    pub once: bool,
+    /// The file of the result, in JSON.
+    pub result_file: Option<PathBuf>,
 }
 
 /// The configuration from the command line and the environment.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::Command;
 use clap::{Arg, ArgMatches};
 
-use super::command::{STORE, check_store_is_named, is_set, option, store_flags, switch, value};
+use super::command::{STORE, check_store_is_named, flags, is_set, option, store_flags, switch, value};
 use super::{FlagError, ImportCommand, Subcommand, duration};
 use backup::import::{Password, SourceOptions};
 use etcd_types::url::{Scheme, Url};
@@ -22,7 +22,12 @@ all of history since the compacted revision, and their leases with their remaini
 not. The source serves its clients all the time. No server starts on the store before it is complete.
 
 To migrate: run it with --follow until it logs that it has reached the source, stop the clients of the source, send it SIGUSR1, and start \
-kubebrain on the store when it has ended. It can be interrupted at any time; started again with the same flags, it continues.
+kubebrain on the store when it has ended. It can be interrupted at any time; started again with the same flags, it continues. A source that is still \
+written to after the signal is an error: stop the writers, and start it again.
+
+Where no signal can be sent, as in a pod, --cutover-file does the same. With --listen-metrics-urls, /readyz is 200 once the copy has reached the \
+source, and /metrics has the revisions of both. With --once the command can be repeated by a Job: it ends well, and changes nothing, if the store is \
+complete.
 
 Flags locate the store, as for the server, but without defaults: --data-dir, or --storage tikv with --tikv-pd-endpoints and \
 --tikv-key-prefix. --initial-cluster-token must be that of the members. No variables but ETCDCTL_PASSWORD are read.";
@@ -58,12 +63,23 @@ pub(super) fn command() -> Command {
         .args(source_flags("from-endpoints"))
         .args([
             switch("follow", "follow the source until SIGUSR1, then finish"),
+            option(
+                "cutover-file",
+                "FILE",
+                "finish a copy with --follow once this file exists and is not empty, as SIGUSR1 does",
+            ),
             option("until-revision", "N", until).value_parser(revision),
             switch(
                 "restart",
                 "delete an incomplete copy in the directory, and start with a new snapshot",
             ),
+            switch(
+                "once",
+                "do nothing if there is a complete store; delete an incomplete one of another source",
+            ),
+            option("result-file", "FILE", "write the result to this file, in JSON"),
         ])
+        .args(flags(&["listen-metrics-urls"]).map(|arg| arg.help("comma-separated http URLs for /metrics and /readyz")))
         .args(store_flags(&STORE))
 }
 
@@ -103,9 +119,18 @@ pub(super) fn read(args: &ArgMatches, env: &[(OsString, OsString)]) -> Result<Su
         follows: is_set(args, "follow"),
         until_revision: value(args, "until-revision"),
         restarts: is_set(args, "restart"),
+        cutover_file: value::<String>(args, "cutover-file").map(Into::into),
+        once: is_set(args, "once"),
+        result_file: value::<String>(args, "result-file").map(Into::into),
     };
     if command.follows && command.until_revision.is_some() {
         return Err(FlagError("--follow and --until-revision exclude each other".to_owned()));
+    }
+    if command.cutover_file.is_some() && !command.follows {
+        return Err(FlagError("--cutover-file needs --follow".to_owned()));
+    }
+    if command.once && command.restarts {
+        return Err(FlagError("--once and --restart exclude each other".to_owned()));
     }
     check_store_is_named("import", args)?;
     Ok(Subcommand::Import(Box::new(command)))

@@ -152,7 +152,7 @@ async fn restored_before(config: &Config, command: &BackupCommand, life: &Lifecy
     let Some(id) = unless(&life.leave, restore::existing(config)).await? else {
         return Ok(None);
     };
-    let (result, text) = RestoreResult::existed(id);
+    let (result, text) = RestoreResult::existed(id, "restored");
     if let Some(file) = result_file {
         write_result(&result, file)?;
     }
@@ -321,7 +321,11 @@ async fn restore_backup(
         starts_over,
     };
     let restored: RestoredStore = make_store(config, &request, life).await?;
-    let result = RestoreResult::made(&restored, Some(&reader.manifest.name));
+    let result = RestoreResult::made(
+        restored.cluster_id,
+        restored.summary.revision,
+        Some(&reader.manifest.name),
+    );
     Ok((result, format!("{restored}\n")))
 }
 

@@ -1,17 +1,21 @@
 //! `kubebrain import`: copies another etcd into a new store, and follows it.
 
 use std::io::{self, Write as _};
+use std::sync::Arc;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::flags::{Config, ImportCommand, Storage};
-use crate::server::restore::describe_compaction;
+use crate::server::ports;
+use crate::server::restore::{self, RestoreResult, describe_compaction, write_result};
 use crate::server::run::Lifecycle;
-use backup::import::{CopySummary, FinishCondition, Source, SourceCompacted};
+use backup::import::{CopyOptions, CopySummary, Source, SourceCompacted};
+use net::http::page;
+use telemetry::metrics::{ImportMetrics, Metrics};
 
+mod cutover;
 mod directory;
 mod tikv;
 
@@ -20,30 +24,72 @@ pub(super) use tikv::IMPORTING_REGISTER;
 /// How often a copy is begun again because the source has deleted history that is needed.
 const MAX_COPY_RESTARTS: u32 = 3;
 
+/// What is done with an incomplete copy that is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PartialCopy {
+    /// It is continued; one of another source is refused.
+    Continue,
+    /// It is continued; one of another source is deleted.
+    ContinueOrDelete,
+    /// It is deleted.
+    Delete,
+}
+
+/// A store that is complete.
+struct CopiedStore {
+    summary: CopySummary,
+    /// The id of its cluster.
+    cluster_id: u64,
+}
+
 /// Runs the subcommand, and ends. A signal interrupts it; when started again it continues.
 pub(crate) async fn run(config: &Config, command: &ImportCommand, mut life: Lifecycle) -> anyhow::Result<()> {
-    let (finish, may_finish) = watch::channel(!command.follows);
-    let mut switched = signal(SignalKind::user_defined1()).context("listen to SIGUSR1")?;
-    let stop = life.stop.clone();
-    life.tasks.spawn("SIGUSR1", async move {
-        loop {
-            tokio::select! {
-                _ = switched.recv() => {
-                    info!("finishing the copy");
-                    finish.send_replace(true);
-                }
-                () = stop.cancelled() => return Ok(()),
-            }
-        }
-    });
+    let progress = serve_progress(config, &mut life)?;
+    let may_finish = cutover::may_finish(command, &mut life)?;
     let leave = life.leave.clone();
-    let copied = tokio::select! {
+    let imported = tokio::select! {
         biased;
         () = leave.cancelled() => Err(anyhow::anyhow!("interrupted: the copy is incomplete; the same command continues it")),
-        copied = Box::pin(import(config, command, &mut life, may_finish)) => copied,
+        imported = Box::pin(import_once(config, command, &mut life, (may_finish, progress))) => imported,
     };
     life.end().await?;
-    writeln!(io::stdout(), "{}", describe(&copied?)).context("print")
+    let (result, text) = imported?;
+    if let Some(file) = &command.result_file {
+        write_result(&result, file)?;
+    }
+    io::stdout().write_all(text.as_bytes()).context("print")
+}
+
+/// Serves metrics and readiness where the flags say.
+fn serve_progress(config: &Config, life: &mut Lifecycle) -> anyhow::Result<Arc<ImportMetrics>> {
+    let progress = Arc::new(ImportMetrics::default());
+    if !config.listen_metrics_urls.is_empty() {
+        let server = ports::bind_metrics(config)?;
+        info!(urls = server.bound()?.join(","), "serving metrics");
+        let (rendered, asked) = (progress.clone(), progress.clone());
+        let routes = page::routes(Arc::new(move || rendered.render()));
+        let routes = routes.merge(page::readiness(Arc::new(move || asked.not_ready())));
+        server.start_http(routes, &Metrics::new(false), &life.stop, &mut life.tasks);
+    }
+    Ok(progress)
+}
+
+/// Imports, unless there is a complete store and the command is to leave it as it is. Returns the text to print, too.
+async fn import_once(
+    config: &Config,
+    command: &ImportCommand,
+    life: &mut Lifecycle,
+    controls: (watch::Receiver<bool>, Arc<ImportMetrics>),
+) -> anyhow::Result<(RestoreResult, String)> {
+    if command.once
+        // Before the source is asked: it may be gone by now.
+        && let Some(id) = restore::existing(config).await?
+    {
+        return Ok(RestoreResult::existed(id, "imported"));
+    }
+    let copied = import(config, command, life, controls).await?;
+    let result = RestoreResult::made(copied.cluster_id, copied.summary.revision, None);
+    Ok((result, describe(&copied.summary)))
 }
 
 fn describe(copied: &CopySummary) -> String {
@@ -53,10 +99,15 @@ fn describe(copied: &CopySummary) -> String {
         keys,
         leases,
         checksum,
+        compared,
     } = copied;
+    let at = match compared == revision {
+        true => String::new(),
+        false => format!(" at revision {compared}, before leases of the source ended"),
+    };
     let compacted = describe_compaction(*compacted);
     format!(
-        "imported revision {revision}, {compacted}: {keys} keys, {leases} leases, equal to the source: checksum {checksum:032x}"
+        "imported revision {revision}, {compacted}: {keys} keys, {leases} leases, equal to the source{at}: checksum {checksum:032x}\n"
     )
 }
 
@@ -64,8 +115,8 @@ async fn import(
     config: &Config,
     command: &ImportCommand,
     life: &mut Lifecycle,
-    may_finish: watch::Receiver<bool>,
-) -> anyhow::Result<CopySummary> {
+    (may_finish, progress): (watch::Receiver<bool>, Arc<ImportMetrics>),
+) -> anyhow::Result<CopiedStore> {
     let mut source = Source::open(command.source.clone()).await?;
     source.check_alarms().await?;
     let tikv = match &config.storage {
@@ -74,19 +125,25 @@ async fn import(
     };
     let mut restarts = 0;
     loop {
-        let orders = FinishCondition {
+        let options = CopyOptions {
             follows: command.follows,
             may_finish: may_finish.clone(),
             until: command.until_revision,
+            progress: progress.clone(),
         };
-        let is_new = command.restarts || restarts > 0;
+        let partial = match (command.restarts || restarts > 0, command.once) {
+            (true, _) => PartialCopy::Delete,
+            (false, true) => PartialCopy::ContinueOrDelete,
+            (false, false) => PartialCopy::Continue,
+        };
         let copied = match &tikv {
-            None => directory::copy_into(config, &mut source, is_new, orders).await,
-            Some(tikv) => tikv::copy_into(tikv, &config.initial_cluster_token, &mut source, is_new, orders).await,
+            None => directory::copy_into(config, &mut source, partial, options).await,
+            Some(tikv) => tikv::copy_into(tikv, &config.initial_cluster_token, &mut source, partial, options).await,
         };
         match copied {
             Err(error) if error.is::<SourceCompacted>() && restarts < MAX_COPY_RESTARTS => {
                 restarts += 1;
+                progress.set_following(false);
                 warn!(error = format!("{error:#}"), "restarting the copy with a new snapshot");
             }
             copied => return copied,

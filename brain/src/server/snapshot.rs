@@ -33,7 +33,7 @@ async fn restore(config: &Config, command: &SnapshotCommand, life: &mut Lifecycl
         false => None,
     };
     let (result, text) = match existing {
-        Some(id) => RestoreResult::existed(id),
+        Some(id) => RestoreResult::existed(id, "restored"),
         None => {
             let request = RestoreRequest {
                 input: RestoreInput::File {
@@ -45,7 +45,8 @@ async fn restore(config: &Config, command: &SnapshotCommand, life: &mut Lifecycl
                 starts_over: command.once,
             };
             let restored = Box::pin(make_store(config, &request, life)).await?;
-            (RestoreResult::made(&restored, None), format!("{restored}\n"))
+            let made = RestoreResult::made(restored.cluster_id, restored.summary.revision, None);
+            (made, format!("{restored}\n"))
         }
     };
     if let Some(file) = &command.result_file {

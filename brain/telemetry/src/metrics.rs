@@ -18,6 +18,7 @@ pub use apply::ApplyMetrics;
 pub use archive::ArchiveMetrics;
 pub use grpc::{GrpcMetrics, InFlight};
 pub use grpc::{has_one_request, is_service, is_unary};
+pub use import::ImportMetrics;
 pub use peers::{ActivePeer, PeerBytes, PeerMetrics};
 pub use process::ProcessMetrics;
 pub use scrapes::ScrapeMetrics;
@@ -25,8 +26,10 @@ pub use scrapes::ScrapeMetrics;
 pub mod apply;
 mod archive;
 mod grpc;
+mod import;
 mod peers;
 mod process;
+mod process_registry;
 mod scrapes;
 
 /// The content type of [`Metrics::render`].
@@ -285,6 +288,7 @@ impl Metrics {
         let metrics = Self::register(&r, true);
         let _ = metrics.open_snapshots.set(open_snapshots(&r));
         ArchiveMetrics::register(&r.section("Archive"));
+        ImportMetrics::register(&r.section("Import"));
         r.registered.take()
     }
 

@@ -12,11 +12,12 @@ use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tokio::time::timeout;
 use tonic::transport::Channel;
 
 use crate::members::Site;
 use crate::members::certificates::Ca;
-use crate::program::{Kubebrain, Process, READY_MESSAGE, lone, refusal};
+use crate::program::{Kubebrain, Process, READY_MESSAGE, STEP_TIMEOUT, free_port, lone, refusal};
 use crate::wire::pb;
 
 /// It logs this when it has reached the source.
@@ -467,4 +468,103 @@ async fn source_with_tls_and_users_is_copied() {
     let refused = kv.range(range).await.unwrap_err();
     assert_eq!(refused.message(), "etcdserver: user name is empty");
     copy.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copy_is_finished_by_a_file_and_only_once() {
+    let temp = TempDir::new().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let source = Kubebrain::start(&path("source")).await;
+    let channel = connect(&source.url).await;
+    write(&channel, 0).await;
+    let metrics = format!("http://127.0.0.1:{}", free_port());
+    let flag = |flag: &str, name: &str| format!("--{flag}={}", path(name).display());
+    let (file, result) = (flag("cutover-file", "cutover"), flag("result-file", "result"));
+    let serve = format!("--listen-metrics-urls={metrics}");
+    let url = source.url.clone();
+    let begin_once = || begin(&url, &path("copy"), &["--follow", &file, "--once", &result, &serve]);
+    let read_result =
+        || -> serde_json::Value { serde_json::from_slice(&std::fs::read(path("result")).unwrap()).unwrap() };
+
+    // An unset annotation of a pod is an empty file.
+    std::fs::write(path("cutover"), "").unwrap();
+    let copy = begin_once();
+    copy.says(REACHED_MESSAGE).await;
+    let half = write(&channel, 60).await;
+    let lines = [
+        format!("kubebrain_import_revision {half}"),
+        format!("kubebrain_import_source_revision {half}"),
+        "kubebrain_import_following 1".to_owned(),
+    ];
+    let followed = async {
+        loop {
+            let (status, page) = copy.get_at(&metrics, "/metrics").await;
+            assert_eq!(status, 200);
+            if lines.iter().all(|line| page.lines().any(|found| found == line)) {
+                return page;
+            }
+        }
+    };
+    let page = timeout(STEP_TIMEOUT, followed).await.unwrap();
+    assert!(!page.contains("etcd_server_"), "{page}");
+    assert_eq!(copy.get_at(&metrics, "/readyz").await, (200, "ok\n".to_owned()));
+    copy.kill().await;
+    assert!(!path("result").exists());
+
+    let copy = begin_once();
+    copy.says(REACHED_MESSAGE).await;
+    assert_eq!(copy.said("created a store"), 0);
+    let newest = write(&channel, 120).await;
+    std::fs::write(path("cutover"), "true").unwrap();
+    finished(copy).await;
+    let made = read_result();
+    assert_eq!(made["existed"], false);
+    assert_eq!(made["revision"], newest);
+    assert_copied(&source, &path("copy"), newest).await;
+
+    // Its source may be gone by now.
+    source.stop().await;
+    finished(begin_once()).await;
+    let found = read_result();
+    assert_eq!(found["existed"], true);
+    assert_eq!(found["clusterId"], made["clusterId"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn command_that_is_repeated_replaces_an_incomplete_copy_of_another_source() {
+    let temp = TempDir::new().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let (first, second) = (
+        Kubebrain::start(&path("first")).await,
+        Kubebrain::start(&path("second")).await,
+    );
+    write(&connect(&first.url).await, 0).await;
+    let newest = write(&connect(&second.url).await, 30).await;
+    let site = Site::new(1).await;
+    let pd = format!("--tikv-pd-endpoints={}", site.tikv.pd());
+    let dir = format!("--data-dir={}", path("copy").display());
+    let into_dir = [dir.as_str()];
+    let into_prefix = ["--storage=tikv", &pd, "--tikv-key-prefix=copied"];
+    for store in [&into_dir[..], &into_prefix] {
+        let begin = |source: &Kubebrain, more: &[&str]| begin_with(&source.url, &[store, more].concat());
+        let copy = begin(&first, &["--follow"]);
+        copy.says(REACHED_MESSAGE).await;
+        copy.kill().await;
+        let (code, said) = begin(&second, &[]).ended().await;
+        assert!(
+            code == Some(1) && said.contains("holds a copy of the cluster"),
+            "{said}"
+        );
+        let said = finished(begin(&second, &["--once"])).await;
+        assert!(said.contains("deleting an incomplete"), "{said}");
+        // A complete store is left as it is.
+        let said = finished(begin(&first, &["--once"])).await;
+        assert!(!said.contains("copying the source"), "{said}");
+    }
+    let member = site.start(0, 1, &["--tikv-key-prefix=copied"]).await;
+    assert_equal(&second, &site.client_url(0), newest).await;
+    drop(member);
+    assert_copied(&second, &path("copy"), newest).await;
+    first.stop().await;
+    second.stop().await;
 }

@@ -1,15 +1,17 @@
 //! Follows the source until the copy may be finished.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use futures::FutureExt as _;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use super::backlog::Backlog;
+use super::closing::ChangesSinceComparison;
 use super::events::{EventAssembler, WatchCancelled};
 use super::source::{LeaseIds, PROGRESS_LOG_INTERVAL, Source, SourceCompacted, SourceWatch, in_short, is_transient};
 use super::{leases, verify};
@@ -17,6 +19,7 @@ use crate::snapshot::{Importer, RevisionEvents, Spool, VersionChecksum};
 use etcd_types::errors::Error;
 use etcd_types::types::Revision;
 use runtime::log_once::LogBackoff;
+use telemetry::metrics::ImportMetrics;
 
 /// The interval at which leases and compaction of the source are asked for.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(15);
@@ -30,6 +33,9 @@ const MAX_LEASE_ROUNDS: usize = 8;
 
 /// The number of times that users are copied again because they changed while keys were compared.
 const MAX_USER_ROUNDS: usize = 8;
+
+/// The number of times that the copy catches up after the comparison while leases of the source go on ending.
+const MAX_CLOSING_ROUNDS: usize = 1_000;
 
 /// The number of times that all keys are compared, if the source compacts the revision during a comparison.
 const COMPARISON_ATTEMPTS: usize = 3;
@@ -45,35 +51,18 @@ pub(crate) struct OpenWatch {
     is_whole: bool,
 }
 
-/// When a copy is finished.
+/// When a copy is finished, and where it reports its progress until then.
 #[derive(Debug)]
-pub struct FinishCondition {
+pub struct CopyOptions {
     /// Clients move to the copy when it is finished, so writes that it lacks are an error. It does not depend on `may_finish`, which may
-    /// be true from the beginning if an earlier process was interrupted.
+    /// be true from the beginning if an earlier process was interrupted, or finishes a copy that another one began.
     pub follows: bool,
     /// Do not finish before this is true.
     pub may_finish: watch::Receiver<bool>,
     /// Finish at this revision, once the source has reached it.
     pub until: Option<Revision>,
-}
-
-impl FinishCondition {
-    /// Checks that the copy, which is at `own` and equal to the source there, has all that it needs of a source at `newest`.
-    fn check_end(&self, own: Revision, newest: Revision) -> anyhow::Result<()> {
-        if self.until.is_some() || newest <= own {
-            return Ok(());
-        }
-        ensure!(
-            !self.follows,
-            "the source is still written to: it is at revision {newest}, the copy, which is equal so far, at {own}. Stop the writers and start the same command again: it copies the rest"
-        );
-        warn!(
-            revision = own,
-            source = newest,
-            "the source has newer changes, which are not in the copy"
-        );
-        Ok(())
-    }
+    /// The revisions of the copy and of the source.
+    pub progress: Arc<ImportMetrics>,
 }
 
 /// The content of a finished copy.
@@ -86,6 +75,8 @@ pub struct CopySummary {
     pub leases: usize,
     /// The sum over keys, values, revisions, versions and leases, which is that of the source.
     pub checksum: u128,
+    /// The revision at which keys and sum were compared. Since then leases of the source have ended, if it is not the last one.
+    pub compared: Revision,
 }
 
 /// Follows the source from the copy's revision on. When it may finish, it continues to the source's revision, compares both stores, and
@@ -93,11 +84,11 @@ pub struct CopySummary {
 pub async fn copy(
     source: &mut Source,
     importer: Importer,
-    (orders, collected): (FinishCondition, Option<Backlog>),
+    (options, collected): (CopyOptions, Option<Backlog>),
     spool: &Spool,
 ) -> anyhow::Result<CopySummary> {
     let newest = source.revision().await?;
-    let (own, until) = (importer.revision(), orders.until);
+    let (own, until) = (importer.revision(), options.until);
     ensure!(
         own <= newest,
         "the copy is at revision {own}, and the source only at {newest}: it is another cluster, or was restored from a backup"
@@ -113,21 +104,17 @@ pub async fn copy(
             "waiting for the source to reach --until-revision"
         );
     }
-    let mut copy = CopyRun {
-        source,
-        importer,
-        until,
-        watch: None,
-        listed: None,
-        log: LogBackoff::every(PROGRESS_LOG_INTERVAL),
-    };
+    let mut copy = CopyRun::new(source, importer, &options);
+    copy.progress.set_source_revision(newest);
+    copy.progress.set_revision(own);
     if let Some(collected) = collected {
         copy.take(collected).await?;
     }
-    copy.follow(newest, orders.may_finish.clone()).await?;
+    copy.follow(newest, options.may_finish.clone()).await?;
     copy.settle().await?;
     let mut users = copy.copy_users(spool).await?;
     let checksum = copy.compare().await?;
+    let compared = copy.importer.revision();
     // Comparing keys takes minutes, and a user who loses a permission during that time must not get it back.
     for _ in 0..MAX_USER_ROUNDS {
         if copy.source.auth_revision().await? == users {
@@ -135,34 +122,50 @@ pub async fn copy(
         }
         users = copy.copy_users(spool).await?;
     }
+    copy.close(options.follows).await?;
     ensure!(
         copy.source.auth_revision().await? == users,
         "users or roles of the source keep changing, and the copy's differ: start the same command again when they no longer change"
     );
-    let (own, newest) = (copy.importer.revision(), copy.source.revision().await?);
-    orders.check_end(own, newest)?;
     let copied = CopySummary {
         revision: copy.importer.revision(),
         compacted: copy.importer.compacted(),
         keys: checksum.versions,
         leases: copy.importer.leases().len(),
         checksum: checksum.sum,
+        compared,
     };
     copy.importer.finish().await?;
     Ok(copied)
 }
 
-struct CopyRun<'a> {
+/// A copy that follows its source.
+pub(super) struct CopyRun<'a> {
     source: &'a mut Source,
     importer: Importer,
     until: Option<Revision>,
     watch: Option<OpenWatch>,
     /// Leases that the source had at a revision that may not be reached yet.
     listed: Option<LeaseIds>,
+    since_comparison: Option<ChangesSinceComparison>,
     log: LogBackoff,
+    progress: Arc<ImportMetrics>,
 }
 
-impl CopyRun<'_> {
+impl<'a> CopyRun<'a> {
+    pub(super) fn new(source: &'a mut Source, importer: Importer, options: &CopyOptions) -> Self {
+        Self {
+            source,
+            importer,
+            until: options.until,
+            watch: None,
+            listed: None,
+            since_comparison: None,
+            log: LogBackoff::every(PROGRESS_LOG_INTERVAL),
+            progress: options.progress.clone(),
+        }
+    }
+
     /// Applies what was collected, and continues with its watch.
     async fn take(&mut self, mut collected: Backlog) -> anyhow::Result<()> {
         if collected.behind > self.importer.revision() {
@@ -192,7 +195,11 @@ impl CopyRun<'_> {
             let revision = self.importer.revision();
             if !is_near && revision >= newest {
                 is_near = true;
-                info!(revision, "the copy has reached the source: send SIGUSR1 to finish it");
+                self.progress.set_following(true);
+                info!(
+                    revision,
+                    "the copy has reached the source: SIGUSR1 or the cutover file finishes it"
+                );
             }
             tokio::select! {
             changed = may_finish.changed() => changed?,
@@ -215,11 +222,16 @@ impl CopyRun<'_> {
     async fn apply(&mut self, mut revised: Vec<RevisionEvents>) -> anyhow::Result<()> {
         let (last, until) = (self.importer.revision(), self.until.unwrap_or(Revision::MAX));
         revised.retain(|revised| revised.revision > last && revised.revision <= until);
+        if let Some(since) = &mut self.since_comparison {
+            since.note(&revised);
+        }
         leases::grant_named(self.source, &mut self.importer, &revised).await?;
         self.importer.append(revised).await?;
+        self.progress.set_revision(self.importer.revision());
         self.revoke_ended().await?;
         if self.log.is_due() {
             let source = self.source.revision().await?;
+            self.progress.set_source_revision(source);
             info!(revision = self.importer.revision(), source, "following the source");
         }
         Ok(())
@@ -230,6 +242,7 @@ impl CopyRun<'_> {
         self.importer.refresh();
         self.compact().await?;
         let listed = self.source.lease_ids().await?;
+        self.progress.set_source_revision(listed.revision);
         leases::grant_missing(self.source, &mut self.importer, &listed.ids).await?;
         self.listed = Some(listed);
         self.revoke_ended().await
@@ -322,8 +335,35 @@ impl CopyRun<'_> {
         Ok(found)
     }
 
+    /// Brings a copy that was compared to the last revision of the source, on which leases may still end. Fails if a client of a source
+    /// that is followed still writes: it would lose its writes.
+    pub(super) async fn close(&mut self, follows: bool) -> anyhow::Result<()> {
+        for _ in 0..MAX_CLOSING_ROUNDS {
+            let (own, newest) = (self.importer.revision(), self.source.revision().await?);
+            if self.until.is_some() || newest <= own {
+                return Ok(());
+            }
+            if !follows {
+                warn!(
+                    revision = own,
+                    source = newest,
+                    "the source has newer changes, which are not in the copy"
+                );
+                return Ok(());
+            }
+            self.settle().await?;
+            let written = self.since_comparison.as_ref().and_then(ChangesSinceComparison::written);
+            if let Some(written) = written {
+                bail!(
+                    "the source is still written to: revision {written} was written while it was compared with the copy, which is equal up to then. Stop the writers and start the same command again: it copies the rest"
+                );
+            }
+        }
+        bail!("leases of the source end faster than the copy can follow: start the same command again")
+    }
+
     /// Compares all keys; continues to a newer revision if the source does not have the copy's any more.
-    async fn compare(&mut self) -> anyhow::Result<VersionChecksum> {
+    pub(super) async fn compare(&mut self) -> anyhow::Result<VersionChecksum> {
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -331,6 +371,7 @@ impl CopyRun<'_> {
                 revision = self.importer.revision(),
                 "comparing the copy with the source"
             );
+            self.since_comparison = Some(ChangesSinceComparison::new(self.importer.leased_keys()));
             match verify::compare(self.source, &mut self.importer).await {
                 Err(error) if error.is::<SourceCompacted>() => {
                     ensure!(
@@ -442,27 +483,4 @@ fn with_more(watch: &mut Option<OpenWatch>, mut revised: Vec<RevisionEvents>) ->
         }
     }
     revised
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn copy_that_may_finish_from_its_beginning_on_must_have_every_write() {
-        let (_finish, may_finish) = watch::channel(true);
-        let check = |follows, until, newest| {
-            let orders = FinishCondition {
-                follows,
-                may_finish: may_finish.clone(),
-                until,
-            };
-            orders.check_end(5, newest)
-        };
-        let lacks = check(true, None, 6).unwrap_err().to_string();
-        assert!(lacks.starts_with("the source is still written to: "), "{lacks}");
-        check(true, None, 5).unwrap();
-        check(false, None, 6).unwrap();
-        check(false, Some(5), 6).unwrap();
-    }
 }

@@ -11,7 +11,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::follow::{OpenWatch, next};
+use super::follow::{CopyRun, OpenWatch, next};
 use super::*;
 use crate::import::SourceOptions;
 use crate::snapshot::{Importer, RestoreOptions, RevisionEvents};
@@ -468,6 +468,66 @@ async fn key_whose_lease_the_source_has_lost_is_equal_and_one_that_it_has_is_not
     let error = verify::compare(&mut source, &mut importer).await.map(drop).unwrap_err();
     assert!(error.to_string().contains("the copy has no lease 7 for"), "{error:#}");
     importer.finish().await.unwrap();
+}
+
+fn deleted(key: &'static str, revision: Revision) -> bytes::Bytes {
+    let event = mvccpb::Event {
+        r#type: mvccpb::event::EventType::Delete.into(),
+        kv: Some(mvccpb::KeyValue {
+            key: key.into(),
+            mod_revision: revision,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    event.encode_to_vec().into()
+}
+
+#[tokio::test]
+async fn compared_copy_follows_ends_of_leases_and_refuses_writes() {
+    let fake = Fake::at(4);
+    fake.get().kvs = vec![kv("a", 2, 7), kv("b", 3, 7), kv("key", 4, 0)];
+    fake.get().leases = vec![7];
+    let (mut source, _served) = fake.source().await;
+    let mut importer = Importer::open(
+        Arc::new(MemLog::new()),
+        Arc::new(MemRows::new()),
+        &RestoreOptions::default(),
+    )
+    .await
+    .unwrap();
+    let kvs = fake.get().kvs.clone();
+    let revised = kvs.into_iter().map(|kv| RevisionEvents {
+        revision: kv.mod_revision,
+        kvs: vec![kv],
+    });
+    let revised: Vec<_> = revised.collect();
+    leases::grant_named(&mut source, &mut importer, &revised).await.unwrap();
+    importer.append(revised).await.unwrap();
+    let (_finish, may_finish) = tokio::sync::watch::channel(true);
+    let options = CopyOptions {
+        follows: true,
+        may_finish,
+        until: None,
+        progress: Arc::default(),
+    };
+    let mut copy = CopyRun::new(&mut source, importer, &options);
+    assert_eq!(copy.compare().await.unwrap().versions, 3);
+    {
+        let mut answers = fake.get();
+        (answers.revision, answers.leases) = (6, Vec::new());
+        answers.watches = [(vec![deleted("a", 5), deleted("b", 6)], lost()), (vec![put(7)], None)].into();
+    }
+    copy.close(true).await.unwrap();
+    fake.get().revision = 7;
+    let error = copy.close(true).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("the source is still written to: revision 7 was written"),
+        "{error}"
+    );
+    // Without --follow a copy may lack writes.
+    fake.get().revision = 8;
+    copy.close(false).await.unwrap();
 }
 
 #[tokio::test]

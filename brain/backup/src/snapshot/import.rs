@@ -201,6 +201,12 @@ impl Importer {
         stored.into_iter().map(|lease| (lease.id.0, lease.ttl)).collect()
     }
 
+    /// Returns the keys that are attached to leases.
+    pub(crate) fn leased_keys(&self) -> HashSet<Bytes> {
+        let leases = self.target.replica.state().leases();
+        leases.ids().flat_map(|id| leases.attached(id)).cloned().collect()
+    }
+
     /// Makes users and roles those of a snapshot.
     pub(crate) async fn set_users(&mut self, file: &SnapshotFile) -> anyhow::Result<()> {
         let mut change = users::read(&file.database()?)?.unwrap_or_default();

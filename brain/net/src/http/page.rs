@@ -1,4 +1,4 @@
-//! One page of metrics, for a process that is no member.
+//! Metrics and readiness of a process that is no member.
 
 use std::sync::Arc;
 
@@ -10,10 +10,13 @@ use http::{Response, StatusCode};
 use telemetry::metrics::CONTENT_TYPE;
 use tracing::error;
 
-use super::{answer, not_found, plain_error};
+use super::{answer, not_found, plain, plain_error};
 
 /// Renders the page.
 pub type Render = Arc<dyn Fn() -> anyhow::Result<Vec<u8>> + Send + Sync>;
+
+/// Returns the reason why the process is not ready, if it is not.
+pub type Readiness = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// Returns the route `/metrics`.
 pub fn routes(render: Render) -> Router {
@@ -21,6 +24,18 @@ pub fn routes(render: Render) -> Router {
         .route("/metrics", get(page))
         .fallback(not_found)
         .with_state(render)
+}
+
+/// Returns the route `/readyz`: 200, or 503 with the reason.
+pub fn readiness(check: Readiness) -> Router {
+    Router::new().route("/readyz", get(ready)).with_state(check)
+}
+
+async fn ready(State(check): State<Readiness>) -> Response<Body> {
+    match check() {
+        None => plain(StatusCode::OK, "ok\n"),
+        Some(reason) => plain_error(StatusCode::SERVICE_UNAVAILABLE, &reason),
+    }
 }
 
 async fn page(State(render): State<Render>) -> Response<Body> {

@@ -8,8 +8,9 @@ use tracing::{info, warn};
 use crate::data_dir::{self, DirImport, Identity, RestoringDir};
 use crate::flags::Config;
 use crate::server::embedded;
+use crate::server::import::{CopiedStore, PartialCopy};
 use crate::server::restore::check_space;
-use backup::import::{Backlog, CopySummary, FinishCondition, Source, collecting, copy};
+use backup::import::{Backlog, CopyOptions, Source, collecting, copy};
 use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
 use engine::LogAndRows;
 use engine::log::LogId;
@@ -28,13 +29,18 @@ struct OpenedImport {
 pub(super) async fn copy_into(
     config: &Config,
     source: &mut Source,
-    is_new: bool,
-    orders: FinishCondition,
-) -> anyhow::Result<CopySummary> {
-    let resumed = if is_new {
-        None
-    } else {
-        RestoringDir::resume(&config.data_dir)?
+    partial: PartialCopy,
+    options: CopyOptions,
+) -> anyhow::Result<CopiedStore> {
+    let resumed = match partial {
+        PartialCopy::Delete => None,
+        PartialCopy::Continue | PartialCopy::ContinueOrDelete => RestoringDir::resume(&config.data_dir)?,
+    };
+    let is_other = |(_, importing): &(RestoringDir, DirImport)| importing.source != source.cluster_id();
+    // The lock of one that is not continued is released here.
+    let (resumed, deletes) = match resumed {
+        Some(found) if partial == PartialCopy::ContinueOrDelete && is_other(&found) => (None, true),
+        found => (found, partial == PartialCopy::Delete),
     };
     let OpenedImport {
         target,
@@ -43,18 +49,21 @@ pub(super) async fn copy_into(
         collected,
     } = match resumed {
         Some(resumed) => resume(config, source, resumed).await?,
-        None => begin(config, source, is_new).await?,
+        None => begin(config, source, deletes).await?,
     };
     let spool = Spool::new(target.path());
     let importer = Importer::open(log, rows, &as_member(importing.member_id, &spool)).await?;
-    let copied = copy(source, importer, (orders, collected), &spool).await?;
+    let summary = copy(source, importer, (options, collected), &spool).await?;
     target.finish(&Identity {
         format: data_dir::DIR_FORMAT,
         cluster_id: importing.cluster_id,
         member_id: importing.member_id,
         log: Some(LogId(importing.log)),
     })?;
-    Ok(copied)
+    Ok(CopiedStore {
+        summary,
+        cluster_id: importing.cluster_id,
+    })
 }
 
 /// Opens a copy that is not complete.

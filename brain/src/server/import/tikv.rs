@@ -8,10 +8,11 @@ use tracing::{info, warn};
 
 use crate::flags::TikvOptions;
 use crate::server::claim::{IMPORTER_REGISTER, PrefixClaim};
+use crate::server::import::{CopiedStore, PartialCopy};
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT_DOUBLINGS, connection};
 use crate::server::wipe::wipe;
-use backup::import::{CopySummary, FinishCondition, Source, collecting, copy};
+use backup::import::{CopyOptions, Source, collecting, copy};
 use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
 use cluster::prefix_owner;
 use cluster::prefix_owner::OWNER_REGISTER;
@@ -44,14 +45,14 @@ pub(super) async fn copy_into(
     tikv: &Tikv,
     token: &str,
     source: &mut Source,
-    is_new: bool,
-    orders: FinishCondition,
-) -> anyhow::Result<CopySummary> {
+    partial: PartialCopy,
+    options: CopyOptions,
+) -> anyhow::Result<CopiedStore> {
     let claim = PrefixClaim::new(tikv.register(IMPORTER_REGISTER));
     let copied = tokio::select! {
     biased;
     lost = claim.keep() => return Err(lost),
-    copied = Box::pin(copy_alone(tikv, token, source, (is_new, &claim), orders)) => copied,
+    copied = Box::pin(copy_alone(tikv, token, source, (partial, &claim), options)) => copied,
     };
     claim.end().await;
     copied
@@ -61,15 +62,23 @@ async fn copy_alone(
     tikv: &Tikv,
     token: &str,
     source: &mut Source,
-    (is_new, claim): (bool, &PrefixClaim<TikvRegister>),
-    orders: FinishCondition,
-) -> anyhow::Result<CopySummary> {
+    (partial, claim): (PartialCopy, &PrefixClaim<TikvRegister>),
+    options: CopyOptions,
+) -> anyhow::Result<CopiedStore> {
     let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(IMPORTING_REGISTER));
     let stored = register.get().await.context("read the source of the copy")?;
     let is_empty = tikv.is_empty().await?;
     let is_copy = !is_empty && prefix_owner::is_restoring(&owner, token).await?;
     // Data that was to go anyway, such as a copy that was begun again before.
     let is_wiped = !is_empty && prefix_owner::is_wiping(&owner, token).await?;
+    let is_new = match partial {
+        PartialCopy::Continue => false,
+        PartialCopy::ContinueOrDelete => match &stored {
+            Some(stored) => is_copy && parse(stored)?.source != source.cluster_id(),
+            None => is_copy || is_wiped,
+        },
+        PartialCopy::Delete => true,
+    };
     let spool = Spool::new(&std::env::temp_dir());
     let engine = LogAndRows {
         log: Arc::new(TikvLog::keeping(tikv.clone(), is_barrier)),
@@ -107,8 +116,10 @@ async fn copy_alone(
         }
     };
     let importer = Importer::open(engine.log, engine.rows, &as_member(importing.member_id)).await?;
-    let copied = copy(source, importer, (orders, collected), &spool).await?;
+    let summary = copy(source, importer, (options, collected), &spool).await?;
     prefix_owner::end_restore(&owner, token).await?;
+    let cluster_id = prefix_owner::serving(&owner, token).await?;
+    let cluster_id = cluster_id.context("the key prefix has lost its owner")?;
     // It means nothing any more.
     if let Err(error) = cas_register::set(&register, None).await {
         warn!(
@@ -116,7 +127,7 @@ async fn copy_alone(
             "could not delete the restore marker; it is harmless"
         );
     }
-    Ok(copied)
+    Ok(CopiedStore { summary, cluster_id })
 }
 
 /// Another import came first.
@@ -136,9 +147,12 @@ async fn unchanged(tikv: &Tikv, token: &str, stored: Option<&Bytes>) -> anyhow::
     Ok(())
 }
 
+fn parse(stored: &Bytes) -> anyhow::Result<PrefixImport> {
+    serde_json::from_slice(stored).context("the source of the copy is unknown: use --restart")
+}
+
 fn resume(source: &Source, stored: &Bytes) -> anyhow::Result<PrefixImport> {
-    let importing: PrefixImport =
-        serde_json::from_slice(stored).context("the source of the copy is unknown: use --restart")?;
+    let importing = parse(stored)?;
     ensure!(
         importing.source == source.cluster_id(),
         "the key prefix holds a copy of the cluster {:x}, and the endpoints are of {:x}: --restart deletes it",

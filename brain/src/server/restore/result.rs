@@ -6,10 +6,10 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Serialize;
 
-use super::RestoredStore;
 use backup_repository::BackupName;
+use etcd_types::types::Revision;
 
-/// A store that was made of a snapshot or a backup, or that existed already. Its fields are part of the interface: the operator reads them.
+/// A store that was made of a snapshot, a backup or a running etcd, or that existed already. Its fields are part of the interface: the operator reads them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::server) struct RestoreResult {
@@ -22,29 +22,29 @@ pub(in crate::server) struct RestoreResult {
     name: Option<BackupName>,
     /// Its revision.
     #[serde(skip_serializing_if = "Option::is_none")]
-    revision: Option<i64>,
+    revision: Option<Revision>,
 }
 
 impl RestoreResult {
     /// A new store, made of this backup if it was one.
-    pub(in crate::server) fn made(store: &RestoredStore, name: Option<&BackupName>) -> Self {
+    pub(in crate::server) fn made(cluster_id: u64, revision: Revision, name: Option<&BackupName>) -> Self {
         Self {
             existed: false,
-            cluster_id: format!("{:016x}", store.cluster_id),
+            cluster_id: format!("{cluster_id:016x}"),
             name: name.cloned(),
-            revision: Some(store.summary.revision),
+            revision: Some(revision),
         }
     }
 
-    /// The complete store of this cluster. Returned with the text to print.
-    pub(in crate::server) fn existed(cluster_id: u64) -> (Self, String) {
+    /// The complete store of this cluster. Returned with the text to print: nothing was done, in the past tense.
+    pub(in crate::server) fn existed(cluster_id: u64, done: &str) -> (Self, String) {
         let result = Self {
             existed: true,
             cluster_id: format!("{cluster_id:016x}"),
             name: None,
             revision: None,
         };
-        let text = format!("nothing restored: there is the store of cluster {cluster_id:016x} already\n");
+        let text = format!("nothing {done}: there is the store of cluster {cluster_id:016x} already\n");
         (result, text)
     }
 }

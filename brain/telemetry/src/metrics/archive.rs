@@ -3,15 +3,14 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use prometheus::{Encoder as _, IntCounter, IntGauge, Registry, TextEncoder};
+use prometheus::{IntCounter, IntGauge, Registry};
 
-use super::{ProcessMetrics, Registrar};
+use super::Registrar;
+use super::process_registry::ProcessRegistry;
 
 /// The handles.
 pub struct ArchiveMetrics {
-    registry: Registry,
-    /// `None` in the reference of metrics.
-    process: Option<Mutex<ProcessMetrics>>,
+    registry: ProcessRegistry,
     /// Unix time in milliseconds up to which everything is stored; 0 if it is not known.
     stored_until: Mutex<i64>,
     lag: IntGauge,
@@ -31,7 +30,7 @@ impl Default for ArchiveMetrics {
     fn default() -> Self {
         let r = Registrar::new(Registry::new());
         Self {
-            process: Some(Mutex::new(ProcessMetrics::register(&r))),
+            registry: ProcessRegistry::with_process(&r),
             ..Self::register(&r)
         }
     }
@@ -40,8 +39,7 @@ impl Default for ArchiveMetrics {
 impl ArchiveMetrics {
     pub(super) fn register(r: &Registrar) -> Self {
         Self {
-            registry: r.registry.clone(),
-            process: None,
+            registry: ProcessRegistry::without_process(r),
             stored_until: Mutex::new(0),
             lag: r.gauge(
                 "kubebrain_archive_lag_seconds",
@@ -74,16 +72,11 @@ impl ArchiveMetrics {
 
     /// Renders all of them in the text format of Prometheus. Fails if the encoder does.
     pub fn render(&self) -> anyhow::Result<Vec<u8>> {
-        if let Some(process) = &self.process {
-            process.lock().unwrap_or_else(PoisonError::into_inner).refresh();
-        }
         let until = *self.stored_until.lock().unwrap_or_else(PoisonError::into_inner);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
         self.lag.set(if until > 0 { (now - until).max(0) / 1_000 } else { -1 });
-        let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
-        Ok(text)
+        self.registry.render()
     }
 }
 
