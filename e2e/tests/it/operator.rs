@@ -13,6 +13,7 @@ mod kit;
 mod lease;
 mod load;
 mod members;
+mod migration;
 mod modes;
 mod numbers;
 mod objects;

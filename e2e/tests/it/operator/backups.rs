@@ -61,7 +61,7 @@ fn program(directory: &Path, args: &[&str]) -> String {
 }
 
 /// A claim for a volume.
-fn claim(name: &str) -> Value {
+pub(super) fn claim(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
@@ -69,7 +69,7 @@ fn claim(name: &str) -> Value {
 }
 
 /// Returns the newest revision that the first member of a cluster knows.
-async fn revision(brains: &Brains<'_>) -> i64 {
+pub(super) async fn revision(brains: &Brains<'_>) -> i64 {
     let answer = brains.kit.eventually("answered by a member", async || {
         let pods = brains.pods().await;
         let answer = brains.member(pods.first().ok_or("no pods")?).await?;
@@ -88,7 +88,7 @@ async fn archived(brains: &Brains<'_>, revision: i64) {
 }
 
 /// Returns the directory on this machine of the volume that a claim is bound to.
-async fn volume(kit: &Kit, claim: &str) -> std::path::PathBuf {
+pub(super) async fn volume(kit: &Kit, claim: &str) -> std::path::PathBuf {
     let claim = kit.api::<PersistentVolumeClaim>().get(claim).await.unwrap();
     let name = claim.spec.unwrap().volume_name.unwrap();
     kit.harness().cluster.home().path(format!("volumes/{name}"))
