@@ -183,7 +183,7 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
         .message("storage.tikv.gc has no effect with workload.type External: set --tikv-gc-interval where the pods are made; remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.storage.embedded)")
         .message("storage.embedded has no effect with workload.type External: make the volume where the pods are made; remove it"),
-    validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.bootstrap) || (!has(self.spec.bootstrap.fromBackup) && !has(self.spec.bootstrap.fromSnapshot))")
+    validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.bootstrap) || (!has(self.spec.bootstrap.fromBackup) && !has(self.spec.bootstrap.fromSnapshot) && !has(self.spec.bootstrap.fromEtcd))")
         .message("bootstrap has no effect with workload.type External: restore the data where the pods are made; remove it"),
     validation = Rule::new("self.spec.workload.type == 'External' || self.spec.storage.type != 'Embedded' || has(self.spec.storage.embedded)")
         .message("storage.embedded is required when type is Embedded: set storage.embedded.size, such as 10Gi"),

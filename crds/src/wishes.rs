@@ -16,6 +16,12 @@ pub const TRANSFER_LEADER: &str = "kubebrain.io/transfer-leader";
 /// Value of [`TRANSFER_LEADER`] that lets the operator choose the leader.
 pub const ANY: &str = "any";
 
+/// Ends a copy that follows an etcd, if it is [`CUTOVER_VALUE`]; any other value is ignored. The operator copies it to the pod that makes the copy.
+pub const CUTOVER: &str = "kubebrain.io/cutover";
+
+/// The value of [`CUTOVER`].
+pub const CUTOVER_VALUE: &str = "true";
+
 /// Requests on a `KubeBrainBackup` that a complete backup be read again, and compared with what was written. Any new value is a new request.
 pub const VERIFY: &str = "kubebrain.io/verify";
 

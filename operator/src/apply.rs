@@ -210,9 +210,10 @@ impl StepApplier<'_> {
                 Ok(None)
             }
             PlanStep::Try { pod, whole } => Box::pin(self.begin_trial(pod, whole, applied)).await,
-            PlanStep::CreateClaim { .. } | PlanStep::Bootstrap { .. } | PlanStep::EndBootstrap { .. } => {
-                self.step_of_bootstrap(step).await
-            }
+            PlanStep::CreateClaim { .. }
+            | PlanStep::Bootstrap { .. }
+            | PlanStep::EndBootstrap { .. }
+            | PlanStep::CutOver { .. } => self.step_of_bootstrap(step).await,
             PlanStep::ChangeClaim { .. }
             | PlanStep::EndTrial { .. }
             | PlanStep::RetainClaims { .. }
@@ -583,6 +584,7 @@ fn stands_alone(step: &PlanStep) -> bool {
             | PlanStep::Scale { .. }
             | PlanStep::Label { .. }
             | PlanStep::Resize { .. }
+            | PlanStep::CutOver { .. }
     )
 }
 

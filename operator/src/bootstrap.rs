@@ -1,4 +1,4 @@
-//! Looks at the restore of a cluster's first data: its Job, or the objects that a new Job needs. A cluster that has begun costs nothing.
+//! Looks at the restore or the copy of a cluster's first data: its Job, or the objects that a new Job needs. A cluster that has begun costs nothing.
 
 use crds::cluster::bootstrap::Bootstrap;
 use crds::{KubeBrainBackup, KubeBrainCluster};
@@ -50,7 +50,7 @@ pub(crate) async fn look(
         (true, None) => {
             let trouble = jobs::trouble(&context.client, namespace, &job).await?;
             let runs = jobs::condition(&job, "Failed").is_none();
-            seen.pod = trouble.unfinished.filter(|_| runs).map(Box::new);
+            seen.pods = if runs { trouble.unfinished } else { Vec::new() };
             seen.refused_pods = trouble.refused.filter(|_| runs);
             seen.trouble = trouble.words;
             seen.source = Some(source(context, cluster, begun).await?);
@@ -106,6 +106,9 @@ async fn of_spec(
     namespace: &str,
     bootstrap: &Bootstrap,
 ) -> Result<Result<BootstrapSource, BootstrapObstacle>, PassError> {
+    if let Some(etcd) = &bootstrap.from_etcd {
+        return Ok(Ok(BootstrapSource::Etcd(Box::new(etcd.clone()))));
+    }
     if let Some(snapshot) = &bootstrap.from_snapshot {
         return Ok(Ok(BootstrapSource::Snapshot(snapshot.persistent_volume_claim.clone())));
     }

@@ -35,7 +35,7 @@ pub(crate) mod unsettled;
 pub(crate) mod user_secrets;
 
 use feed::WatchFeed;
-pub(crate) use feed::list_kept;
+pub(crate) use feed::{list_kept, list_pages};
 
 /// Maximum number of members in a spec.
 const MAX_MEMBERS: u16 = 64;

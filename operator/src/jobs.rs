@@ -10,12 +10,12 @@ use kube::{Api, Client, Resource, ResourceExt};
 use plan::member::BrainRefusal;
 use plan::status;
 
-use crate::cache::list_kept;
+use crate::cache::list_pages;
 use crate::observe::refused_pods;
 use crate::pass::{PassError, api};
 
-/// Maximum number of pods that are read in a pass.
-const MAX_PODS_READ: usize = 16;
+/// Maximum number of pods that are kept in a pass: of failed ones, and of others. A Job that runs for days may have many failed ones.
+const MAX_PODS_KEPT: usize = 16;
 /// Pause before a failed Job is replaced.
 const JOB_RETRY_DELAY: Duration = Duration::from_secs(60);
 
@@ -79,10 +79,34 @@ pub(crate) async fn pods(client: &Client, namespace: &str, job: &Job) -> Result<
         let mut owners = pod.owner_references().iter();
         owners.any(|owner| owner.controller == Some(true) && Some(&owner.uid) == job.metadata.uid.as_ref())
     };
-    let found = list_kept(&pods, params, MAX_PODS_READ, is_of_job).await;
-    let mut found = found.map_err(api("reading the pods of a Job"))?;
-    found.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
+    let mut found = Vec::new();
+    let listed = list_pages(&pods, params, |page| {
+        found.extend(page.into_iter().filter(is_of_job));
+        keep_newest(&mut found);
+        true
+    });
+    listed.await.map_err(api("reading the pods of a Job"))?;
     Ok(found)
+}
+
+/// Sorts pods, the oldest one first, and keeps the newest failed ones, and the newest of all others.
+fn keep_newest(pods: &mut Vec<Pod>) {
+    pods.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
+    let (mut failed, mut others) = (0, 0);
+    let mut kept: Vec<bool> = pods
+        .iter()
+        .rev()
+        .map(|pod| {
+            let count = if phase(pod) == Some("Failed") {
+                &mut failed
+            } else {
+                &mut others
+            };
+            *count += 1;
+            *count <= MAX_PODS_KEPT
+        })
+        .collect();
+    pods.retain(|_| kept.pop().unwrap_or_default());
 }
 
 /// The trouble of a Job that has not ended well.
@@ -90,8 +114,8 @@ pub(crate) async fn pods(client: &Client, namespace: &str, job: &Job) -> Result<
 pub(crate) struct JobTrouble {
     /// The failure that its newest pod reports, or the reason why that does not start, or why there is no pod.
     pub(crate) words: Option<String>,
-    /// The newest pod, if it has not ended.
-    pub(crate) unfinished: Option<Pod>,
+    /// The pods that have not ended, the oldest one first.
+    pub(crate) unfinished: Vec<Pod>,
     /// Why the API server refuses a pod, in its words.
     pub(crate) refused: Option<String>,
 }
@@ -101,7 +125,7 @@ pub(crate) async fn failure(client: &Client, namespace: &str, job: &Job) -> Resu
     Ok(trouble(client, namespace, job).await?.words)
 }
 
-/// The same, with the pod.
+/// The same, with the pods.
 pub(crate) async fn trouble(client: &Client, namespace: &str, job: &Job) -> Result<JobTrouble, PassError> {
     let mut found = pods(client, namespace, job).await?;
     let refusal = found.iter().rev().find_map(BrainRefusal::of_end);
@@ -116,7 +140,7 @@ pub(crate) async fn trouble(client: &Client, namespace: &str, job: &Job) -> Resu
         };
         return Ok(JobTrouble {
             words: refused.clone(),
-            unfinished: None,
+            unfinished: Vec::new(),
             refused,
         });
     };
@@ -124,14 +148,20 @@ pub(crate) async fn trouble(client: &Client, namespace: &str, job: &Job) -> Resu
         let stuck = status::pod_stuck(&newest, Timestamp::now().as_second())?;
         Some(format!("{}: {}", stuck.reason, stuck.message))
     };
+    let words = refusal.map(|refusal| refusal.message).or_else(stuck);
+    found.push(newest);
+    found.retain(|pod| !has_ended(pod));
     Ok(JobTrouble {
-        words: refusal.map(|refusal| refusal.message).or_else(stuck),
-        unfinished: Some(newest).filter(|pod| !has_ended(pod)),
+        words,
+        unfinished: found,
         refused: None,
     })
 }
 
 fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Failed" | "Succeeded")) || pod.metadata.deletion_timestamp.is_some()
+    matches!(phase(pod), Some("Failed" | "Succeeded")) || pod.metadata.deletion_timestamp.is_some()
+}
+
+fn phase(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.phase.as_deref()
 }

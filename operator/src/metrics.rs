@@ -227,7 +227,7 @@ impl Metrics {
             PlanStep::Apply { .. } | PlanStep::TakeBack { .. } => "Apply",
             PlanStep::Delete { .. } => "Delete",
             PlanStep::ChangeClaim { .. } | PlanStep::RetainClaims { .. } | PlanStep::CreateClaim { .. } => "Claim",
-            PlanStep::Bootstrap { .. } | PlanStep::EndBootstrap { .. } => "Bootstrap",
+            PlanStep::Bootstrap { .. } | PlanStep::EndBootstrap { .. } | PlanStep::CutOver { .. } => "Bootstrap",
             PlanStep::Scale { .. } => "Scale",
             PlanStep::Try { .. } | PlanStep::EndTrial { .. } => "Trial",
             PlanStep::Label { .. } => "Label",

@@ -1,19 +1,20 @@
 //! The first data of a cluster.
 
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::image::LocalRef;
 use crate::backup::BackupEncryption;
-use crate::backup::destination::Destination;
+use crate::backup::destination::{CaBundleRef, Destination};
 
 /// Source of a cluster's first data: at most one. Without one, a cluster begins empty.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
-    validation = Rule::new("!has(self.fromBackup) || !has(self.fromSnapshot)")
-        .message("set at most one of bootstrap.fromBackup and fromSnapshot")
+    validation = Rule::new("[has(self.fromBackup), has(self.fromSnapshot), has(self.fromEtcd)].filter(set, set).size() <= 1")
+        .message("set at most one of bootstrap.fromBackup, fromSnapshot and fromEtcd")
 )]
 pub struct Bootstrap {
     /// A backup. The Job `<name>-bootstrap` restores it into the volume of the only member, or below the key prefix in TiKV, before any
@@ -24,6 +25,60 @@ pub struct Bootstrap {
     /// A snapshot of an etcd or a KubeBrain. It is restored in the same way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_snapshot: Option<FromSnapshot>,
+
+    /// A running etcd, or a KubeBrain. Its keys are copied with their revisions, also in the same way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_etcd: Option<FromEtcd>,
+}
+
+/// A running etcd.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
+#[x_kube(
+    validation = Rule::new("!has(self.tls) || self.endpoints.all(endpoint, endpoint.startsWith('https://'))")
+        .message("bootstrap.fromEtcd.tls requires endpoints that begin with https://")
+)]
+pub struct FromEtcd {
+    /// Client URLs of members, all of one cluster, such as `https://10.0.0.5:2379`.
+    #[schemars(
+        length(min = 1, max = 16),
+        inner(
+            regex(pattern = r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$"),
+            length(max = 300)
+        )
+    )]
+    pub endpoints: Vec<String>,
+
+    /// Certificates for `https` endpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<EtcdTls>,
+
+    /// Secret of type kubernetes.io/basic-auth with a user who may read every key. Only if auth is enabled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_secret_ref: Option<LocalRef>,
+
+    /// Adds what is written there while the copy is made, and later, until the annotation `kubebrain.io/cutover: "true"` of this resource ends
+    /// the copy. Stop the writers before you set it. Default: true.
+    #[serde(default = "follows")]
+    pub follow: bool,
+}
+
+/// Certificates for an etcd.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdTls {
+    /// CA certificates that its members are trusted by. KubeBrain's image has none, so they are needed unless yours has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_bundle_ref: Option<CaBundleRef>,
+
+    /// Secret of type kubernetes.io/tls with a client certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_secret_ref: Option<LocalRef>,
+}
+
+fn follows() -> bool {
+    true
 }
 
 /// A file that `etcdctl snapshot save` made, or `kubebrain backup export`.

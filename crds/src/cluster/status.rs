@@ -128,7 +128,7 @@ pub struct BootstrapStatus {
     /// Phase of the restore. Once it is Complete, nothing is restored again.
     pub phase: BootstrapPhase,
 
-    /// Place of the backup or the snapshot, and the point up to which it is restored.
+    /// Place of the backup or the snapshot, and the point up to which it is restored, or the endpoints of the etcd.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 
@@ -160,6 +160,8 @@ pub enum BootstrapPhase {
     Pending,
     /// The Job runs.
     Running,
+    /// The copy has all of the etcd, and follows it until the cutover.
+    Following,
     /// There is a store, and members may start.
     Complete,
     /// Every attempt failed.

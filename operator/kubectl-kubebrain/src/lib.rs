@@ -14,6 +14,7 @@ use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 mod backup;
 mod bundle;
 mod connect;
+mod cutover;
 mod list;
 mod logs;
 mod members;
@@ -106,6 +107,26 @@ enum Command {
         /// Maximum time to wait for that
         #[arg(long, default_value = "1m", value_parser = duration)]
         timeout: Duration,
+    },
+    /// End the copy of an etcd that a cluster begins with, so that its members start
+    ///
+    /// Sets the annotation kubebrain.io/cutover. The copy is brought to the last revision of the etcd and compared with it. Stop the clients
+    /// that write there first: as long as they do, the copy fails and is tried again, and what they write after its end is not copied. Fails
+    /// unless spec.bootstrap.fromEtcd is set and the copy follows.
+    ///
+    /// Requires the right to get and patch clusters, and with --wait to list and watch them.
+    Cutover {
+        /// Name of the KubeBrainCluster
+        name: String,
+        /// Wait until the copy has ended; the exit code is 1 if it fails
+        #[arg(long)]
+        wait: bool,
+        /// Maximum time to wait
+        #[arg(long, default_value = "10m", value_parser = duration, requires = "wait")]
+        timeout: Duration,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Replace the key of the certificate authority, in phases
     ///
@@ -276,6 +297,17 @@ async fn execute(target: &TargetNamespace, command: Command, out: &mut impl Writ
             let wish = requests::restart(target, &name, out).await?;
             if !no_wait {
                 rollout::until_restart_is_taken(target, (&name, &wish), timeout, out).await?;
+            }
+        }
+        Command::Cutover {
+            name,
+            wait,
+            timeout,
+            yes,
+        } => {
+            cutover::request(target, &name, yes, out).await?;
+            if wait {
+                cutover::until_complete(target, &name, timeout, out).await?;
             }
         }
         Command::RotateCa { name, yes } => requests::rotate_ca(target, &name, yes, out).await?,

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use crds::KubeBrainCluster;
 use crds::cluster::election::ElectionBackend;
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 use kube::core::{DynamicObject, Selector};
 use kube::{Api, Client, Resource, ResourceExt};
+use plan::bootstrap::{ObservedBootstrap, due};
 use plan::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
 use plan::objects::{ObjectKey, ObjectKind, name_kind};
 use plan::observed::Observed;
@@ -62,6 +64,7 @@ pub(super) async fn observe(
     let labelled = format!("{CLUSTER}={}", names.cluster);
     observed.claims = list::<PersistentVolumeClaim>(target, "persistentvolumeclaims", &labelled).await?;
     observed.pods = pods(target, cluster).await?;
+    observed.bootstrap = bootstrap(target, cluster, names).await?;
     let given = given_secrets(&target.client, cluster).await;
     observed.given_secrets = given.map_err(|error| target.explain(error, "get", "the Secrets that the spec names"))?;
     let uid = cluster.uid().unwrap_or_default();
@@ -70,6 +73,35 @@ pub(super) async fn observe(
         ownership::keep_own(&mut observed, names, &uid);
     }
     Ok(observed)
+}
+
+/// Reads the Job that restores or copies the first data, and its pods that have not ended. It is not known to a user who may not read Jobs.
+async fn bootstrap(
+    target: &TargetNamespace,
+    cluster: &KubeBrainCluster,
+    names: &Names,
+) -> anyhow::Result<ObservedBootstrap> {
+    let mut seen = ObservedBootstrap::default();
+    if due(cluster).is_none() {
+        return Ok(seen);
+    }
+    let name = names.bootstrap();
+    let job = match target.all::<Job>().get_opt(&name).await {
+        Ok(Some(job)) => job,
+        Ok(None) => return Ok(seen),
+        Err(kube::Error::Api(status)) if status.code == 403 => return Ok(seen),
+        Err(error) => return Err(target.explain(error, "get", &format!("Job {name}"))),
+    };
+    seen.pods = list::<Pod>(target, "pods", &format!("batch.kubernetes.io/job-name={name}")).await?;
+    seen.pods.retain(|pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let mut owners = pod.owner_references().iter();
+        owners.any(|owner| owner.controller == Some(true) && Some(&owner.uid) == job.metadata.uid.as_ref())
+            && pod.metadata.deletion_timestamp.is_none()
+            && !matches!(phase, Some("Failed" | "Succeeded"))
+    });
+    seen.job = Some(Box::new(job));
+    Ok(seen)
 }
 
 /// Returns the pods with the cluster's label, or those that an external workload selects, in the order of their names.

@@ -116,7 +116,7 @@ pub(super) async fn rotate_ca(
 }
 
 /// Returns true if the user at the terminal agrees.
-fn agreed(question: &str, out: &mut impl Write) -> anyhow::Result<bool> {
+pub(super) fn agreed(question: &str, out: &mut impl Write) -> anyhow::Result<bool> {
     let input = std::io::stdin();
     if !input.is_terminal() {
         anyhow::bail!("standard input is not a terminal: use --yes");

@@ -131,7 +131,7 @@ fn lies_ahead(at: Timestamp) -> bool {
     at > Timestamp::now() + AHEAD
 }
 
-fn condition<'a>(cluster: &'a KubeBrainCluster, type_: &str) -> Option<&'a Condition> {
+pub(super) fn condition<'a>(cluster: &'a KubeBrainCluster, type_: &str) -> Option<&'a Condition> {
     let conditions = cluster.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| condition.type_ == type_)
 }

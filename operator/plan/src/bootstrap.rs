@@ -1,4 +1,4 @@
-//! The first data of a cluster: a Job restores a backup or a snapshot before any member starts.
+//! The first data of a cluster: a Job restores a backup or a snapshot, or copies an etcd, before any member starts.
 //!
 //! Invariants: a StatefulSet is created only after the status says that the restore is complete, and the program leaves a complete store as
 //! it is. So nothing is overwritten, whatever is lost or repeated: the status, the Job, a pass, or the whole resource.
@@ -7,12 +7,14 @@ use crds::KubeBrainBackup;
 use crds::KubeBrainCluster;
 use crds::backup::BackupEncryption;
 use crds::backup::destination::Destination;
-use crds::cluster::bootstrap::{Bootstrap, ClaimFile, FromBackup};
+use crds::cluster::bootstrap::{Bootstrap, ClaimFile, FromBackup, FromEtcd};
 use crds::cluster::status::BootstrapPhase;
+use crds::wishes::{CUTOVER, CUTOVER_VALUE};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
+mod cutover;
 mod progress;
 mod result;
 mod status;
@@ -47,7 +49,25 @@ pub fn due(cluster: &KubeBrainCluster) -> Option<&Bootstrap> {
 /// Returns the source that a cluster begins, or began, with.
 pub fn source_of(cluster: &KubeBrainCluster) -> Option<&Bootstrap> {
     let bootstrap = cluster.spec.bootstrap.as_deref()?;
-    (bootstrap.from_backup.is_some() || bootstrap.from_snapshot.is_some()).then_some(bootstrap)
+    let sources = [
+        bootstrap.from_backup.is_some(),
+        bootstrap.from_snapshot.is_some(),
+        bootstrap.from_etcd.is_some(),
+    ];
+    sources.contains(&true).then_some(bootstrap)
+}
+
+/// Returns the etcd that a cluster copies and follows until the cutover.
+pub fn followed(bootstrap: &Bootstrap) -> Option<&FromEtcd> {
+    bootstrap.from_etcd.as_ref().filter(|from| from.follow)
+}
+
+/// Returns true if the annotation of a cluster requests the cutover.
+pub fn is_cutover_requested(cluster: &KubeBrainCluster) -> bool {
+    cluster
+        .annotations()
+        .get(CUTOVER)
+        .is_some_and(|value| value == CUTOVER_VALUE)
 }
 
 /// State of a bootstrap that is not complete, as far as it is known.
@@ -59,8 +79,8 @@ pub struct ObservedBootstrap {
     pub result: Option<BootstrapResult>,
     /// The failure of the last attempt, or the reason why no pod runs.
     pub trouble: Option<String>,
-    /// The newest pod of the Job, as long as neither has ended.
-    pub pod: Option<Box<Pod>>,
+    /// The pods of the Job that have not ended, the oldest one first, as long as the Job has not ended either.
+    pub pods: Vec<Pod>,
     /// Why the API server refuses a pod, in its words.
     pub refused_pods: Option<String>,
     /// The source for a Job. It is not looked for once the Job has ended well.
@@ -72,6 +92,7 @@ pub struct ObservedBootstrap {
 pub enum BootstrapSource {
     Backup(Box<BackupSource>),
     Snapshot(ClaimFile),
+    Etcd(Box<FromEtcd>),
 }
 
 /// A backup, and the way to it.
@@ -101,6 +122,7 @@ impl BootstrapSource {
                 kind: NamedKind::PersistentVolumeClaim,
                 name: &file.claim_name,
             }],
+            Self::Etcd(etcd) => references::of_etcd(etcd),
         }
     }
 
@@ -111,7 +133,7 @@ impl BootstrapSource {
     pub fn check(&self, cluster: &str, settings: &OperatorSettings) -> Result<(), SpecRefusal> {
         match self {
             Self::Backup(backup) => references::check(backup.target(), cluster, settings),
-            Self::Snapshot(_) => references::check_claims(&self.named(), cluster),
+            Self::Snapshot(_) | Self::Etcd(_) => references::check_claims(&self.named(), cluster),
         }
     }
 }
@@ -175,6 +197,9 @@ impl BackupSource {
 
 /// Describes the source and the point for the status.
 fn describe(bootstrap: &Bootstrap) -> String {
+    if let Some(etcd) = &bootstrap.from_etcd {
+        return format!("etcd at {}", etcd.endpoints.join(", "));
+    }
     let from = match (&bootstrap.from_backup, &bootstrap.from_snapshot) {
         (Some(from), _) => from,
         (None, Some(snapshot)) => {

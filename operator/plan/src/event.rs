@@ -83,6 +83,13 @@ fn of_flip(former: Option<&Condition>, condition: &Condition, tls: TlsMode) -> O
         }
         ("Bootstrapped", "True") if flipped && condition.reason == "AlreadyStored" => warning("BootstrapSkipped"),
         ("Bootstrapped", "True") if flipped => normal("BootstrapCompleted"),
+        ("Bootstrapped", "False") if is_news && condition.reason == "Following" => normal("BootstrapFollowing"),
+        ("Bootstrapped", "False") if is_news && condition.reason == "CuttingOver" => normal("CutoverStarted"),
+        ("Bootstrapped", "False")
+            if condition.reason == "Bootstrapping" && former.is_some_and(|former| former.reason == "Following") =>
+        {
+            warning("BootstrapInterrupted")
+        }
         ("Bootstrapped", "False") if is_news && condition.reason == "Bootstrapping" => normal("BootstrapStarted"),
         // Stalled reports the same problem, but not that it is the restore that failed.
         ("Bootstrapped", "False") if is_news && condition.reason == "BootstrapFailed" => warning("BootstrapFailed"),
@@ -199,6 +206,23 @@ mod tests {
             "Archiving=False/Suspended",
             &["Normal ArchiveSuspended Suspended: why"],
         );
+    }
+
+    #[test]
+    fn copy_that_follows_or_ends_is_an_event() {
+        let check = |before: &str, after: &str, expected: &[&str]| check("Operator", &[before], &[after], expected);
+        let reason = |reason: &str| format!("Bootstrapped=False/{reason}");
+        let (running, following, ending) = (reason("Bootstrapping"), reason("Following"), reason("CuttingOver"));
+        check(&running, &following, &["Normal BootstrapFollowing Following: why"]);
+        check(&following, &following, &[]);
+        check(
+            &following,
+            &running,
+            &["Warning BootstrapInterrupted Bootstrapping: why"],
+        );
+        check(&following, &ending, &["Normal CutoverStarted CuttingOver: why"]);
+        let copied = "Bootstrapped=True/Copied";
+        check(&ending, copied, &["Normal BootstrapCompleted Copied: why"]);
     }
 
     #[test]

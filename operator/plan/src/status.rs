@@ -159,7 +159,7 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
     };
     let mut updates = conditions::judge(&facts);
     let before = status.conditions.as_deref().unwrap_or_default();
-    updates.extend(bootstrap::condition(before, pass.plan.bootstrap.as_ref()));
+    updates.extend(bootstrap::condition(cluster, before, pass.plan.bootstrap.as_ref()));
     updates.extend(archive::condition(before, &pass.observed.archive));
     publishable(cluster, status, &updates, now)
 }

@@ -77,6 +77,8 @@ pub enum PlanStep {
     Bootstrap { job: Box<Job> },
     /// Delete that Job: it was created for another spec.
     EndBootstrap { job: Box<Job> },
+    /// Let a pod of that Job end its copy.
+    CutOver { pod: String, uid: String },
     /// Remove what another manager added to the live object of this uid; `object` is the wanted one.
     TakeBack {
         object: Object,
@@ -204,6 +206,7 @@ impl Plan {
             | PlanStep::CreateClaim { .. }
             | PlanStep::Bootstrap { .. }
             | PlanStep::EndBootstrap { .. }
+            | PlanStep::CutOver { .. }
             | PlanStep::TakeBack { .. }
             | PlanStep::Delete { .. }
             | PlanStep::Try { .. }
@@ -288,7 +291,7 @@ pub fn plan(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) 
     if desired.refusal().is_none() {
         plan.bootstrap = bootstrap::assess(cluster, desired, observed);
         owned::plan(&mut plan, cluster, (desired, observed), &renderer)?;
-        bootstrap::plan(&mut plan, desired, observed, &renderer)?;
+        bootstrap::plan(&mut plan, cluster, (desired, observed), &renderer)?;
     }
     claims::plan(&mut plan, desired, observed);
     claims::retain(&mut plan, &uid, desired, observed);

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
+use crds::wishes::{CUTOVER, CUTOVER_VALUE};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -261,7 +262,16 @@ impl FakeCluster {
                 job.metadata.creation_timestamp = Some(Time(status::whole_seconds(now)));
                 self.seen.bootstrap.job = Some(job);
             }
-            PlanStep::EndBootstrap { .. } => self.seen.bootstrap.job = None,
+            PlanStep::EndBootstrap { .. } => {
+                self.seen.bootstrap.job = None;
+                self.seen.bootstrap.pods.clear();
+            }
+            PlanStep::CutOver { pod, .. } => {
+                let mut pods = self.seen.bootstrap.pods.iter_mut();
+                let pod = pods.find(|each| each.name_any() == *pod).unwrap();
+                let annotation = (CUTOVER.to_owned(), CUTOVER_VALUE.to_owned());
+                pod.annotations_mut().extend([annotation]);
+            }
             PlanStep::TakeBack { object, additions, .. } => {
                 let live = self.seen.objects.get_mut(&object.key).unwrap();
                 let mut value = serde_json::to_value(&*live).unwrap();

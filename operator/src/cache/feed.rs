@@ -472,23 +472,43 @@ impl<S> MergedWatch<S> {
 /// The API server refused or did not answer.
 pub(crate) async fn list_kept<K>(
     api: &Api<K>,
-    mut params: ListParams,
+    params: ListParams,
     most: usize,
     keep: impl Fn(&K) -> bool,
 ) -> kube::Result<Vec<K>>
 where
     K: Clone + Debug + DeserializeOwned,
 {
-    params = params.limit(LIST_PAGE_OBJECTS);
     let mut kept = Vec::new();
+    let listed = list_pages(api, params, |page| {
+        let room = most.saturating_sub(kept.len());
+        kept.extend(page.into_iter().filter(|object| keep(object)).take(room));
+        kept.len() < most
+    });
+    listed.await?;
+    Ok(kept)
+}
+
+/// Lists in small pages, until `take` returns false.
+///
+/// # Errors
+/// The API server refused or did not answer.
+pub(crate) async fn list_pages<K>(
+    api: &Api<K>,
+    mut params: ListParams,
+    mut take: impl FnMut(Vec<K>) -> bool,
+) -> kube::Result<()>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    params = params.limit(LIST_PAGE_OBJECTS);
     loop {
         let page = api.list(&params).await?;
-        let room = most.saturating_sub(kept.len());
-        kept.extend(page.items.into_iter().filter(|object| keep(object)).take(room));
         let next = page.metadata.continue_.filter(|next| !next.is_empty());
-        match next.filter(|_| kept.len() < most) {
+        let wants_more = take(page.items);
+        match next.filter(|_| wants_more) {
             Some(next) => params = params.continue_token(&next),
-            None => return Ok(kept),
+            None => return Ok(()),
         }
     }
 }

@@ -1,14 +1,17 @@
-//! The pods that run `kubebrain backup`, in a Job or in a Deployment: the program's flags, and the objects of the namespace that they name.
+//! The pods that run `kubebrain backup`, or another subcommand that reads data from elsewhere, in a Job or in a Deployment: the program's flags, and the objects of the namespace that they name.
 
 use std::collections::BTreeMap;
 
 use crds::backup::destination::{Azure, CaBundleRef, ClaimDirectory, Destination, Gcs, S3};
 use crds::backup::status::BackupRuntime;
-use crds::cluster::bootstrap::ClaimFile;
+use crds::cluster::bootstrap::{ClaimFile, FromEtcd};
+use crds::cluster::image::LocalRef;
 use crds::cluster::status::BundleKind;
+use crds::wishes::CUTOVER;
 use k8s_openapi::api::core::v1::{
-    Container, EnvVar, EnvVarSource, LocalObjectReference, PersistentVolumeClaimVolumeSource, PodSpec,
-    ResourceRequirements, SecretKeySelector, Toleration, Volume, VolumeMount, VolumeProjection,
+    Container, DownwardAPIProjection, DownwardAPIVolumeFile, EnvVar, EnvVarSource, LocalObjectReference,
+    ObjectFieldSelector, PersistentVolumeClaimVolumeSource, PodSpec, ResourceRequirements, SecretKeySelector,
+    Toleration, Volume, VolumeMount, VolumeProjection,
 };
 
 use super::access::{ClusterAccess, from_config_map};
@@ -24,6 +27,8 @@ const CLUSTER_VOLUME: &str = "cluster";
 const CREDENTIALS_VOLUME: &str = "credentials";
 const CA_VOLUME: &str = "destination-ca";
 const ENCRYPTION_VOLUME: &str = "encryption";
+const SOURCE_VOLUME: &str = "source";
+const CUTOVER_VOLUME: &str = "cutover";
 const MOUNTS: &str = "/etc/kubebrain";
 /// Volume and mount of a destination that is a volume.
 const CLAIM_VOLUME: &str = "backups";
@@ -109,6 +114,39 @@ impl ProgramPod {
         pod
     }
 
+    /// Returns a pod that runs `kubebrain import` and copies an etcd.
+    pub(crate) fn of_etcd(etcd: &FromEtcd, app: &str, own: (&str, &str)) -> Self {
+        let mut pod = Self::of_command(&["import"], app, own);
+        pod.flag("from-endpoints", etcd.endpoints.join(","));
+        let tls = etcd.tls.clone().unwrap_or_default();
+        let mut files = Vec::new();
+        let mut sources = Vec::new();
+        if let Some(bundle) = &tls.ca_bundle_ref {
+            sources.push(from_bundle(bundle));
+            files.push(("cacert", "ca.crt"));
+        }
+        if let Some(client) = &tls.client_secret_ref {
+            let pair = vec![item("tls.crt", "tls.crt"), item("tls.key", "tls.key")];
+            sources.push(from_secret(&client.name, pair));
+            files.extend([("cert", "tls.crt"), ("key", "tls.key")]);
+        }
+        if !sources.is_empty() {
+            let path = pod.project(SOURCE_VOLUME, sources);
+            for (flag, file) in files {
+                pod.flag(flag, format!("{path}/{file}"));
+            }
+        }
+        if let Some(user) = &etcd.user_secret_ref {
+            pod.user("ETCD_USER", user);
+        }
+        if etcd.follow {
+            pod.args.push("--follow".to_owned());
+            let path = pod.project(CUTOVER_VOLUME, vec![from_annotation(CUTOVER, CUTOVER_VOLUME)]);
+            pod.flag("cutover-file", format!("{path}/{CUTOVER_VOLUME}"));
+        }
+        pod
+    }
+
     /// Adds the flags of a pod that stores what it reads from the members.
     pub(crate) fn store(&mut self, target: BackupTarget<'_>, access: &ClusterAccess) {
         self.object_flags(target.destination);
@@ -121,11 +159,16 @@ impl ProgramPod {
             }
         }
         if let Some(user) = target.user_secret_ref {
-            self.env.push(from_key("BACKUP_USER", &user.name, "username", true));
-            self.env
-                .push(from_key("ETCDCTL_PASSWORD", &user.name, "password", true));
-            self.flag("user", "$(BACKUP_USER)");
+            self.user("BACKUP_USER", user);
         }
+    }
+
+    /// Adds the name and the password of the user of an etcd; the name is in this variable.
+    fn user(&mut self, variable: &str, user: &LocalRef) {
+        self.env.push(from_key(variable, &user.name, "username", true));
+        self.env
+            .push(from_key("ETCDCTL_PASSWORD", &user.name, "password", true));
+        self.flag("user", format!("$({variable})"));
     }
 
     /// Mounts the key that the target is encrypted with, if it is.
@@ -221,11 +264,7 @@ impl ProgramPod {
         let Some(bundle) = bundle else {
             return;
         };
-        let source = match bundle.kind {
-            BundleKind::ConfigMap => from_config_map(&bundle.name, &bundle.key),
-            BundleKind::Secret => from_secret(&bundle.name, vec![item(&bundle.key, "ca.crt")]),
-        };
-        let path = self.project(CA_VOLUME, vec![source]);
+        let path = self.project(CA_VOLUME, vec![from_bundle(bundle)]);
         self.flag("destination-ca-file", format!("{path}/ca.crt"));
     }
 
@@ -304,5 +343,30 @@ fn from_key(variable: &str, secret: &str, key: &str, is_required: bool) -> EnvVa
             ..EnvVarSource::default()
         }),
         ..EnvVar::default()
+    }
+}
+
+/// Returns the CA certificates of a reference as the file `ca.crt`.
+fn from_bundle(bundle: &CaBundleRef) -> VolumeProjection {
+    match bundle.kind {
+        BundleKind::ConfigMap => from_config_map(&bundle.name, &bundle.key),
+        BundleKind::Secret => from_secret(&bundle.name, vec![item(&bundle.key, "ca.crt")]),
+    }
+}
+
+/// Returns the value of an annotation of the pod as a file, which is empty without the annotation, and follows it.
+fn from_annotation(annotation: &str, file: &str) -> VolumeProjection {
+    VolumeProjection {
+        downward_api: Some(DownwardAPIProjection {
+            items: Some(vec![DownwardAPIVolumeFile {
+                path: file.to_owned(),
+                field_ref: Some(ObjectFieldSelector {
+                    api_version: Some("v1".to_owned()),
+                    field_path: format!("metadata.annotations['{annotation}']"),
+                }),
+                ..DownwardAPIVolumeFile::default()
+            }]),
+        }),
+        ..VolumeProjection::default()
     }
 }

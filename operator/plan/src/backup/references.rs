@@ -1,8 +1,9 @@
-//! The objects that a backup or an archive names. They must not be ones that the operator created for a cluster.
+//! The objects that a backup, an archive or the first data of a cluster names. They must not be ones that the operator created for a cluster.
 //!
 //! Otherwise a user who may only create backups could send the keys of a cluster to a service, or write into its volume.
 
 use crds::backup::destination::{CaBundleRef, ClaimDirectory};
+use crds::cluster::bootstrap::FromEtcd;
 use crds::cluster::image::LocalRef;
 use crds::cluster::status::BundleKind;
 
@@ -81,11 +82,6 @@ pub(crate) fn check_claims(named: &[NamedObject<'_>], cluster: &str) -> Result<(
 pub fn named(target: BackupTarget<'_>) -> Vec<NamedObject<'_>> {
     let to = target.destination;
     let mut all = Vec::new();
-    let secret = |path, name| NamedObject {
-        path,
-        kind: NamedKind::Secret,
-        name,
-    };
     let stores: [(_, Option<&LocalRef>, _, Option<&CaBundleRef>); 3] = [
         (
             "destination.s3.credentialsSecretRef",
@@ -110,14 +106,7 @@ pub fn named(target: BackupTarget<'_>) -> Vec<NamedObject<'_>> {
     ];
     for (credentials_path, credentials, ca_path, ca) in stores {
         all.extend(credentials.map(|reference| secret(credentials_path, reference.name.as_str())));
-        all.extend(ca.map(|reference| NamedObject {
-            path: ca_path,
-            kind: match reference.kind {
-                BundleKind::ConfigMap => NamedKind::ConfigMap,
-                BundleKind::Secret => NamedKind::Secret,
-            },
-            name: &reference.name,
-        }));
+        all.extend(ca.map(|reference| bundle(ca_path, reference)));
     }
     let claim = to.persistent_volume_claim.as_ref();
     all.extend(claim.map(|ClaimDirectory { claim_name, .. }| NamedObject {
@@ -133,4 +122,37 @@ pub fn named(target: BackupTarget<'_>) -> Vec<NamedObject<'_>> {
     let user = target.user_secret_ref;
     all.extend(user.map(|reference| secret("userSecretRef", reference.name.as_str())));
     all
+}
+
+/// Returns the objects that an etcd's certificates and user are taken from.
+pub(crate) fn of_etcd(etcd: &FromEtcd) -> Vec<NamedObject<'_>> {
+    let tls = etcd.tls.as_ref();
+    let ca = tls.and_then(|tls| tls.ca_bundle_ref.as_ref());
+    let client = tls.and_then(|tls| tls.client_secret_ref.as_ref());
+    let user = etcd.user_secret_ref.as_ref();
+    let all = [
+        ca.map(|ca| bundle("fromEtcd.tls.caBundleRef", ca)),
+        client.map(|client| secret("fromEtcd.tls.clientSecretRef", &client.name)),
+        user.map(|user| secret("fromEtcd.userSecretRef", &user.name)),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn secret<'a>(path: &'static str, name: &'a str) -> NamedObject<'a> {
+    NamedObject {
+        path,
+        kind: NamedKind::Secret,
+        name,
+    }
+}
+
+fn bundle<'a>(path: &'static str, reference: &'a CaBundleRef) -> NamedObject<'a> {
+    NamedObject {
+        path,
+        kind: match reference.kind {
+            BundleKind::ConfigMap => NamedKind::ConfigMap,
+            BundleKind::Secret => NamedKind::Secret,
+        },
+        name: &reference.name,
+    }
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;
 
-use super::{BootstrapObstacle, BootstrapResult, due, is_own};
+use super::{BootstrapObstacle, BootstrapResult, cutover, due, is_own};
 use crate::names::RESTART_HASH;
 use crate::objects::{ObjectKey, ObjectKind, Renderer};
 use crate::observed::Observed;
@@ -27,6 +27,10 @@ pub enum BootstrapProgress {
     Pending { reason: &'static str, message: String },
     /// Its Job runs, or is created now.
     Running(String),
+    /// It has all that its source has, and follows it until a user acts.
+    Following(String),
+    /// It ends at the request of a user; `follows` as long as its pod is ready.
+    CuttingOver { message: String, follows: bool },
     /// There is a store; the result is `None` if the pods that had it are gone.
     Complete(Option<BootstrapResult>),
     /// The cluster had members before the status said anything.
@@ -40,7 +44,10 @@ impl BootstrapProgress {
     pub(crate) fn change(&self) -> Option<&str> {
         match self {
             Self::Pending { reason, .. } if *reason == SUSPENDED => None,
-            Self::Pending { message, .. } | Self::Running(message) => Some(message),
+            Self::Pending { message, .. }
+            | Self::Running(message)
+            | Self::Following(message)
+            | Self::CuttingOver { message, .. } => Some(message),
             Self::Complete(_) | Self::Served | Self::Failed(_) => None,
         }
     }
@@ -97,12 +104,15 @@ pub(crate) fn assess(cluster: &KubeBrainCluster, desired: &Desired, observed: &O
             return Some(BootstrapProgress::Running(format!("waiting for the end of Job {name}")));
         }
         let trouble = seen.trouble.clone();
-        return Some(match is(job, "Failed") {
-            true => BootstrapProgress::Failed(trouble.unwrap_or_else(|| format!("Job {name} failed"))),
-            false => BootstrapProgress::Running(match trouble {
+        if is(job, "Failed") {
+            let message = trouble.unwrap_or_else(|| format!("Job {name} failed"));
+            return Some(BootstrapProgress::Failed(message));
+        }
+        return cutover::progress(cluster, desired, seen).or_else(|| {
+            Some(BootstrapProgress::Running(match trouble {
                 Some(why) => format!("Job {name} is running: {why}"),
                 None => format!("Job {name} is running"),
-            }),
+            }))
         });
     }
     let set_name = &desired.names.cluster;
@@ -178,21 +188,26 @@ fn is(job: &Job, type_: &str) -> bool {
     conditions.any(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
-/// Plans to create the Job, and the claim that it fills, or to end a Job that was created for another spec.
+/// Plans to create the Job, and the claim that it fills, or to end a Job that was created for another spec, or the copy that its pod makes.
 pub(crate) fn plan(
     plan: &mut Plan,
-    desired: &Desired,
-    observed: &Observed,
+    cluster: &KubeBrainCluster,
+    (desired, observed): (&Desired, &Observed),
     renderer: &Renderer<'_>,
 ) -> Result<(), serde_json::Error> {
-    let Some(BootstrapProgress::Running(_) | BootstrapProgress::Failed(_)) = &plan.bootstrap else {
-        return Ok(());
+    let cutover = match &plan.bootstrap {
+        Some(
+            BootstrapProgress::Running(_) | BootstrapProgress::Following(_) | BootstrapProgress::CuttingOver { .. },
+        ) => cutover::steps(cluster, &observed.bootstrap),
+        Some(BootstrapProgress::Failed(_)) => Vec::new(),
+        _ => return Ok(()),
     };
     let job = observed.bootstrap.job.as_ref();
     if job.is_some_and(|job| job.metadata.deletion_timestamp.is_some()) {
         return Ok(());
     }
     if plan.is_blocked() {
+        plan.steps.extend(cutover);
         if job.is_none() {
             let message = "the restore waits until nothing blocks the cluster".to_owned();
             plan.bootstrap = Some(BootstrapProgress::Pending {
@@ -212,6 +227,7 @@ pub(crate) fn plan(
         plan.steps.push(PlanStep::EndBootstrap { job: job.clone() });
         return Ok(());
     }
+    plan.steps.extend(cutover);
     // A claim that was deleted while its pod waits is needed again.
     if job.is_some() || wanted.is_some() {
         let claim = renderer.bootstrap_claim();

@@ -4,7 +4,7 @@ use crds::KubeBrainCluster;
 use crds::cluster::status::{BootstrapPhase, BootstrapStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::{BootstrapProgress, describe, due};
+use super::{BootstrapProgress, describe, due, source_of};
 use crate::observed::Observed;
 use crate::status::{ConditionStatus, ConditionUpdate, whole_seconds};
 
@@ -12,7 +12,11 @@ use crate::status::{ConditionStatus, ConditionUpdate, whole_seconds};
 pub const CONDITION: &str = "Bootstrapped";
 
 /// Returns the condition, if the cluster begins with data. Once it is true it stays.
-pub(crate) fn condition(before: &[Condition], progress: Option<&BootstrapProgress>) -> Option<ConditionUpdate> {
+pub(crate) fn condition(
+    cluster: &KubeBrainCluster,
+    before: &[Condition],
+    progress: Option<&BootstrapProgress>,
+) -> Option<ConditionUpdate> {
     use ConditionStatus::{False, True};
     let Some(progress) = progress else {
         let before = before.iter().find(|condition| condition.type_ == CONDITION)?;
@@ -21,13 +25,21 @@ pub(crate) fn condition(before: &[Condition], progress: Option<&BootstrapProgres
     let (status, reason) = match progress {
         BootstrapProgress::Pending { reason, .. } => (False, *reason),
         BootstrapProgress::Running(_) => (False, "Bootstrapping"),
+        BootstrapProgress::Following(_) => (False, "Following"),
+        BootstrapProgress::CuttingOver { .. } => (False, "CuttingOver"),
         BootstrapProgress::Failed(_) => (False, "BootstrapFailed"),
         BootstrapProgress::Served => (True, "AlreadyStored"),
         BootstrapProgress::Complete(Some(result)) if result.existed => (True, "AlreadyStored"),
+        BootstrapProgress::Complete(Some(_)) if is_copy(cluster) => (True, "Copied"),
         BootstrapProgress::Complete(Some(_)) => (True, "Restored"),
         BootstrapProgress::Complete(None) => (True, "ResultLost"),
     };
-    Some(ConditionUpdate::new(CONDITION, status, reason, message(progress)))
+    Some(ConditionUpdate::new(
+        CONDITION,
+        status,
+        reason,
+        message(cluster, progress),
+    ))
 }
 
 /// Returns the part of the status; `progress` is `None` if nothing has changed.
@@ -42,7 +54,12 @@ pub(crate) fn status(
     };
     let phase = match progress {
         BootstrapProgress::Pending { .. } => BootstrapPhase::Pending,
-        BootstrapProgress::Running(_) => BootstrapPhase::Running,
+        BootstrapProgress::Running(_) | BootstrapProgress::CuttingOver { follows: false, .. } => {
+            BootstrapPhase::Running
+        }
+        BootstrapProgress::Following(_) | BootstrapProgress::CuttingOver { follows: true, .. } => {
+            BootstrapPhase::Following
+        }
         BootstrapProgress::Complete(_) | BootstrapProgress::Served => BootstrapPhase::Complete,
         BootstrapProgress::Failed(_) => BootstrapPhase::Failed,
     };
@@ -61,14 +78,21 @@ pub(crate) fn status(
         start_time: created.or_else(|| before.and_then(|before| before.start_time)),
         completion_time: (phase == BootstrapPhase::Complete).then(completed),
         revision: result.and_then(|result| result.revision),
-        message: Some(message(progress)),
+        message: Some(message(cluster, progress)),
     })
 }
 
-fn message(progress: &BootstrapProgress) -> String {
+/// Returns true if the first data comes from an etcd.
+fn is_copy(cluster: &KubeBrainCluster) -> bool {
+    source_of(cluster).is_some_and(|bootstrap| bootstrap.from_etcd.is_some())
+}
+
+fn message(cluster: &KubeBrainCluster, progress: &BootstrapProgress) -> String {
     match progress {
         BootstrapProgress::Pending { message, .. }
         | BootstrapProgress::Running(message)
+        | BootstrapProgress::Following(message)
+        | BootstrapProgress::CuttingOver { message, .. }
         | BootstrapProgress::Failed(message) => message.clone(),
         BootstrapProgress::Served => "nothing was restored, because the cluster has members already".to_owned(),
         BootstrapProgress::Complete(None) => {
@@ -81,10 +105,11 @@ fn message(progress: &BootstrapProgress) -> String {
         BootstrapProgress::Complete(Some(result)) => {
             let revision = result.revision.unwrap_or_default();
             let what = match &result.name {
-                Some(name) => format!("the backup {name}"),
-                None => "the snapshot".to_owned(),
+                _ if is_copy(cluster) => "copied the etcd, and compared both".to_owned(),
+                Some(name) => format!("restored the backup {name}"),
+                None => "restored the snapshot".to_owned(),
             };
-            format!("restored {what}; the store begins at revision {revision}")
+            format!("{what}; the store begins at revision {revision}")
         }
     }
 }

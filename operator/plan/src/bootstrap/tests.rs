@@ -8,6 +8,8 @@ use crate::observed::Observed;
 use crate::steps::PlanStep;
 use crate::testing::{FakeCluster, STORE};
 
+mod copy;
+
 const BACKUP: &str = "20261129T113542.123Z-0000000000000000042";
 
 /// A cluster that begins with the newest backup on a claim; `more` is merged over this.
@@ -24,7 +26,8 @@ fn found(fake: &mut FakeCluster) {
     let bootstrap = due(&fake.cluster).unwrap();
     let source = match (&bootstrap.from_backup, &bootstrap.from_snapshot) {
         (Some(from), _) => BootstrapSource::Backup(Box::new(BackupSource::of_spec(from).unwrap())),
-        (None, from) => BootstrapSource::Snapshot(from.clone().unwrap().persistent_volume_claim),
+        (None, Some(from)) => BootstrapSource::Snapshot(from.persistent_volume_claim.clone()),
+        (None, None) => BootstrapSource::Etcd(Box::new(bootstrap.from_etcd.clone().unwrap())),
     };
     fake.seen.bootstrap.source = Some(Ok(source));
 }
@@ -219,7 +222,7 @@ fn restore_whose_pod_does_not_start_degrades_the_cluster() {
         }
         let created = fake.seen.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let pod = json!({"metadata": {"name": "dev-bootstrap-x", "creationTimestamp": created}, "status": status});
-        fake.seen.bootstrap.pod = serde_json::from_value(pod).unwrap();
+        fake.seen.bootstrap.pods = vec![serde_json::from_value(pod).unwrap()];
         fake.wait(after);
         fake.pass();
         assert_eq!(phase(&fake), BootstrapPhase::Running);

@@ -1,4 +1,4 @@
-//! The Job that restores a backup or a snapshot before the first member starts, and the claim that it fills.
+//! The Job that restores a backup or a snapshot, or copies an etcd, before the first member starts, and the claim that it fills.
 
 use crds::cluster::bootstrap::FromBackup;
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
@@ -6,17 +6,21 @@ use k8s_openapi::api::core::v1::{Container, PersistentVolumeClaim, PodSpec, PodT
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::Renderer;
-use super::pod::{DATA_DIR, DATA_MOUNT, DATA_VOLUME, mount};
+use super::pod::{DATA_DIR, DATA_MOUNT, DATA_VOLUME, mount, port, probe};
+use super::{Epoch, Renderer};
 use crate::backup::pod::ProgramPod;
 use crate::backup::{damage_ends, evictions_do_not_count};
-use crate::bootstrap::{BOOTSTRAP_CONTAINER, BackupSource, BootstrapSource};
+use crate::bootstrap::{BOOTSTRAP_CONTAINER, BackupSource, BootstrapSource, followed};
 use crate::drift;
-use crate::names::{BOOTSTRAP, RESTART_HASH, is_reserved};
+use crate::names::{BOOTSTRAP, METRICS_PORT, RESTART_HASH, is_reserved};
 use crate::spec::DesiredStorage;
 
 /// Number of pods that may fail before the Job fails, within about half an hour.
 const MAX_FAILED_PODS: i32 = 10;
+/// The same for a copy that follows an etcd for days, within about ten hours if no pod does better.
+const MAX_FAILED_FOLLOWERS: i32 = 100;
+/// Seconds between two questions whether a copy has reached its source.
+const READINESS_PERIOD_SECONDS: i32 = 2;
 /// Seconds after which an ended Job and its logs are deleted. One that failed is created again then.
 const ENDED_JOB_TTL_SECONDS: i32 = 24 * 3600;
 /// The file from which Kubernetes reads the result.
@@ -45,6 +49,7 @@ impl Renderer<'_> {
     pub fn bootstrap_job(&self, source: &BootstrapSource) -> Result<Job, serde_json::Error> {
         let cluster = self.names().cluster.clone();
         let bootstrap = self.cluster.spec.bootstrap.clone().unwrap_or_default();
+        let follows = followed(&bootstrap).is_some();
         let (app, own) = ("kubebrain-bootstrap", (BOOTSTRAP, cluster.as_str()));
         let (mut program, bump) = match source {
             BootstrapSource::Backup(backup) => {
@@ -61,6 +66,7 @@ impl Renderer<'_> {
                     from.and_then(|from| from.bump_revision),
                 )
             }
+            BootstrapSource::Etcd(etcd) => (ProgramPod::of_etcd(etcd, app, own), None),
         };
         if let Some(bump) = bump {
             program.flag("bump-revision", bump.to_string());
@@ -68,6 +74,11 @@ impl Renderer<'_> {
         }
         program.args.push("--once".to_owned());
         program.flag("result-file", RESULT_FILE);
+        let reports = matches!(source, BootstrapSource::Etcd(_));
+        if reports {
+            let any = Epoch::NEWEST.any_address();
+            program.flag("listen-metrics-urls", format!("http://{any}:{METRICS_PORT}"));
+        }
         let located = self.store_flags().into_iter();
         program
             .args
@@ -83,7 +94,7 @@ impl Renderer<'_> {
         labels.retain(|key, _| !own.contains_key(key) && !is_reserved(key));
         labels.extend(program.labels.clone());
         let metadata = self.metadata(&self.names().bootstrap());
-        let template = self.bootstrap_template(program, labels.clone())?;
+        let template = self.bootstrap_template(program, labels.clone(), reports)?;
         let mut annotations = metadata.annotations.clone().unwrap_or_default();
         annotations.insert(RESTART_HASH.to_owned(), drift::digest(&template));
         let mut policy = evictions_do_not_count();
@@ -91,6 +102,7 @@ impl Renderer<'_> {
         let is_fixed = match source {
             BootstrapSource::Backup(backup) => backup.name.is_some(),
             BootstrapSource::Snapshot(_) => true,
+            BootstrapSource::Etcd(_) => false,
         };
         if is_fixed {
             policy.rules.push(damage_ends(BOOTSTRAP_CONTAINER));
@@ -102,7 +114,7 @@ impl Renderer<'_> {
                 ..metadata
             },
             spec: Some(JobSpec {
-                backoff_limit: Some(MAX_FAILED_PODS),
+                backoff_limit: Some(if follows { MAX_FAILED_FOLLOWERS } else { MAX_FAILED_PODS }),
                 ttl_seconds_after_finished: Some(ENDED_JOB_TTL_SECONDS),
                 pod_failure_policy: Some(policy),
                 template: serde_json::from_value(template)?,
@@ -112,19 +124,21 @@ impl Renderer<'_> {
         })
     }
 
+    /// Returns the template of the pods. The program `reports` if it has metrics, and says whether it has reached its source.
     fn bootstrap_template(
         &self,
         program: ProgramPod,
         labels: std::collections::BTreeMap<String, String>,
+        reports: bool,
     ) -> Result<Value, serde_json::Error> {
         let brain = self.pod_spec();
         let containers = brain.containers.into_iter().map(|container| Container {
             name: BOOTSTRAP_CONTAINER.to_owned(),
             args: Some(program.args.clone()),
             env: Some(program.env.clone()).filter(|env| !env.is_empty()),
-            ports: None,
+            ports: reports.then(|| vec![port("metrics", METRICS_PORT)]),
             liveness_probe: None,
-            readiness_probe: None,
+            readiness_probe: reports.then(|| probe("/readyz", READINESS_PERIOD_SECONDS, 3)),
             startup_probe: None,
             volume_mounts: Some(program.mounts.clone()),
             ..container

@@ -569,7 +569,7 @@ pub fn item(key: &str, path: &str) -> KeyToPath {
     }
 }
 
-fn port(name: &str, number: i32) -> ContainerPort {
+pub(super) fn port(name: &str, number: i32) -> ContainerPort {
     ContainerPort {
         name: Some(name.to_owned()),
         container_port: number,
@@ -578,7 +578,7 @@ fn port(name: &str, number: i32) -> ContainerPort {
     }
 }
 
-fn probe(path: &str, period: i32, failures: i32) -> Probe {
+pub(super) fn probe(path: &str, period: i32, failures: i32) -> Probe {
     Probe {
         http_get: Some(HTTPGetAction {
             path: Some(path.to_owned()),

@@ -168,7 +168,7 @@ impl ConditionFacts {
         let refused_members = observed.refused_pods.as_deref().map(refused_pods);
         let refused_restore = bootstrap.refused_pods.as_deref().map(refused_pods);
         let volumes = volumes(pass);
-        let stuck = staying().chain(bootstrap.pod.as_deref()).find_map(|pod| {
+        let stuck = staying().chain(&bootstrap.pods).find_map(|pod| {
             let stuck = pod::stuck(pod, observed.now.as_second())?;
             Some(match &volumes {
                 VolumeState::Pending(claim) if pod::waits_for_volume(&stuck) => Blocker {

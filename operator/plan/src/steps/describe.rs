@@ -18,6 +18,7 @@ pub fn describe(step: &PlanStep, desired: &Desired) -> String {
         PlanStep::CreateClaim { claim } => format!("create the volume claim {}", claim.name_any()),
         PlanStep::Bootstrap { job } => format!("create Job {}", job.name_any()),
         PlanStep::EndBootstrap { job } => format!("delete Job {}: the spec changed", job.name_any()),
+        PlanStep::CutOver { pod, .. } => format!("annotate pod {pod}: its copy ends"),
         PlanStep::TakeBack { object, additions, .. } => {
             format!("remove {} from {}", additions.fields.join(", "), object.key)
         }

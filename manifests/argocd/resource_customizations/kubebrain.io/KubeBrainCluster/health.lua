@@ -33,6 +33,10 @@ end
 if is("Available", "False") and conditions.Available.reason == "Suspended" then
   return judged("Suspended", conditions.Available.message)
 end
+-- The copy of an etcd waits for a user, who stops the clients there first.
+if is("Bootstrapped", "False") and conditions.Bootstrapped.reason == "Following" then
+  return judged("Suspended", conditions.Bootstrapped.message)
+end
 if is("Progressing", "True") then
   return judged("Progressing", conditions.Progressing.message)
 end
