@@ -14,7 +14,7 @@ const ARGOCD: &str = "argocd/tenant/apiserver/apiserver.yaml";
 #[test]
 fn every_sample_has_a_cluster_that_obeys_the_rules() {
     let samples = below("yaml/samples");
-    assert_eq!(samples.len(), 13);
+    assert_eq!(samples.len(), 14);
     for name in samples {
         let mut clusters = 0;
         for object in objects(&name) {
@@ -110,6 +110,24 @@ fn sample_of_a_restored_cluster_begins_where_the_archive_of_another_one_is() {
     assert_eq!(from.destination, Some(archived.spec.backup.unwrap().destination));
     let secret = from.destination.unwrap().s3.unwrap().credentials_secret_ref.unwrap();
     assert_eq!(json!(secret.name), only(name, "Secret")["metadata"]["name"]);
+}
+
+#[test]
+fn sample_of_a_migrated_cluster_names_the_objects_beside_it() {
+    let name = "yaml/samples/migrated.yaml";
+    let cluster: crds::KubeBrainCluster = serde_json::from_value(only(name, "KubeBrainCluster")).unwrap();
+    let from = cluster.spec.bootstrap.unwrap().from_etcd.unwrap();
+    assert!(from.follow);
+    let all = objects(name);
+    let has = |kind: &str, named: &str| {
+        let mut all = all.iter();
+        all.any(|object| object["kind"] == kind && object["metadata"]["name"] == named)
+    };
+    let tls = from.tls.unwrap();
+    let ca = tls.ca_bundle_ref.unwrap();
+    assert!(has("ConfigMap", &ca.name));
+    assert!(has("Secret", &tls.client_secret_ref.unwrap().name));
+    assert!(has("Secret", &from.user_secret_ref.unwrap().name));
 }
 
 #[track_caller]

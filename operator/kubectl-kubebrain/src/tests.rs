@@ -634,4 +634,5 @@ pub(crate) fn put_pods(api: &FakeApi) {
     );
 }
 
+mod cutover;
 mod pod_logs;

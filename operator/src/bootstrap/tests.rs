@@ -11,14 +11,17 @@ const SET: &str = "/apis/apps/v1/namespaces/brains/statefulsets/dev";
 const CLAIMS: &str = "/api/v1/namespaces/brains/persistentvolumeclaims";
 const PODS: &str = "/api/v1/namespaces/brains/pods";
 
-/// A server with a cluster that begins with this backup, or this file if it is one, and the claim `backups`.
+/// A server with a cluster that begins with this backup, or this file or this etcd if it is one, and the claim `backups`.
 fn server(from: Value, more: Value) -> FakeApi {
     let api = FakeApi::new();
     let mut dev = serde_json::to_value(cluster(more)).unwrap();
     dev["spec"]["tls"] = json!({"mode": "Disabled"});
-    let kind = match from["path"].is_string() {
-        true => json!({"fromSnapshot": {"persistentVolumeClaim": from}}),
-        false => json!({"fromBackup": from}),
+    let kind = if from["path"].is_string() {
+        json!({"fromSnapshot": {"persistentVolumeClaim": from}})
+    } else if from["endpoints"].is_array() {
+        json!({"fromEtcd": from})
+    } else {
+        json!({"fromBackup": from})
     };
     dev["spec"]["bootstrap"] = kind;
     api.put(&format!("{CLUSTERS}/dev"), dev);
@@ -177,6 +180,140 @@ async fn restore_without_a_node_degrades_the_cluster_until_its_pod_runs() {
     put("Failed", "False");
     pass(&rig).await;
     assert_eq!(said(), fine);
+}
+
+/// Puts a pod of the Job in this phase.
+fn put_pod(rig: &Rig, name: &str, created: &str, phase: &str, is_ready: bool) {
+    let job = rig.api.get(JOB).unwrap();
+    let owner = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "name": "dev-bootstrap", "uid": job["metadata"]["uid"], "controller": true,
+    });
+    let ready = json!({"type": "Ready", "status": if is_ready { "True" } else { "False" }});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": "brains", "labels": {"batch.kubernetes.io/job-name": "dev-bootstrap"},
+            "ownerReferences": [owner], "creationTimestamp": created,
+        },
+        "status": {"phase": phase, "conditions": [ready]},
+    });
+    rig.api.put(&format!("{PODS}/{name}"), pod);
+}
+
+fn annotation(rig: &Rig, pod: &str) -> Value {
+    let pod = rig.api.get(&format!("{PODS}/{pod}")).unwrap();
+    pod["metadata"]["annotations"]["kubebrain.io/cutover"].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn copy_follows_until_its_cutover_is_requested() {
+    let etcd = json!({"endpoints": ["http://etcd:2379"]});
+    let rig = Rig::new(server(etcd, json!({}))).await;
+    pass(&rig).await;
+    assert!(rig.api.get(JOB).is_some());
+    put_pod(&rig, "dev-bootstrap-a", BEGIN, "Running", true);
+    pass(&rig).await;
+    let said = bootstrapped(&rig);
+    assert!(
+        said.starts_with("False Following: the copy of http://etcd:2379 follows its source: stop"),
+        "{said}"
+    );
+    assert_eq!(status(&rig)["bootstrap"]["phase"], "Following");
+    assert!(rig.api.events().contains(&"BootstrapFollowing".to_owned()));
+    rig.api.forget_requests();
+    pass(&rig).await;
+    assert!(rig.api.writes().is_empty(), "{:?}", rig.api.writes());
+
+    let mut dev = rig.api.get(&format!("{CLUSTERS}/dev")).unwrap();
+    dev["metadata"]["annotations"]["kubebrain.io/cutover"] = json!("true");
+    rig.api.put(&format!("{CLUSTERS}/dev"), dev);
+    // Pods that are gone or have ended need nothing.
+    put_pod(&rig, "dev-bootstrap-0", BEGIN, "Failed", false);
+    pass(&rig).await;
+    assert_eq!(annotation(&rig, "dev-bootstrap-a"), "true");
+    assert_eq!(annotation(&rig, "dev-bootstrap-0"), Value::Null);
+    let said = bootstrapped(&rig);
+    let ending = "False CuttingOver: the copy is brought to the last revision of its source and compared";
+    assert_eq!(said, ending);
+    rig.api.forget_requests();
+    pass(&rig).await;
+    assert!(rig.api.writes().is_empty(), "{:?}", rig.api.writes());
+
+    rig.api.remove(&format!("{PODS}/dev-bootstrap-a"));
+    put_pod(&rig, "dev-bootstrap-b", BEGIN, "Pending", false);
+    pass(&rig).await;
+    assert_eq!(annotation(&rig, "dev-bootstrap-b"), "true");
+    assert_eq!(rig.api.get(SET), None);
+    rig.api.remove(&format!("{PODS}/dev-bootstrap-b"));
+    let result = json!({"existed": false, "clusterId": STORE, "revision": 42}).to_string();
+    end(&rig, "Complete", (0, &result));
+    pass(&rig).await;
+    let said = bootstrapped(&rig);
+    assert_eq!(
+        said,
+        "True Copied: copied the etcd, and compared both; the store begins at revision 42"
+    );
+    pass(&rig).await;
+    assert!(rig.api.get(SET).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_that_follows_is_found_among_many_that_failed() {
+    let rig = Rig::new(server(json!({"endpoints": ["http://etcd:2379"]}), json!({}))).await;
+    pass(&rig).await;
+    for failed in 0..40 {
+        let created = format!("2026-11-20T00:00:{failed:02}Z");
+        put_pod(&rig, &format!("dev-bootstrap-a{failed}"), &created, "Failed", false);
+    }
+    put_pod(&rig, "dev-bootstrap-z", BEGIN, "Running", true);
+    pass(&rig).await;
+    let said = bootstrapped(&rig);
+    assert!(said.starts_with("False Following: "), "{said}");
+    let job = serde_json::from_value(rig.api.get(JOB).unwrap()).unwrap();
+    let found = crate::jobs::pods(&rig.context.client, "brains", &job).await.unwrap();
+    let names: Vec<&str> = found.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect();
+    assert_eq!(names.len(), 17);
+    assert_eq!(
+        (names[0], names[15], names[16]),
+        ("dev-bootstrap-a24", "dev-bootstrap-a39", "dev-bootstrap-z")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn etcd_waits_for_its_secrets_and_gets_none_of_a_cluster() {
+    let said = async |more: Value| {
+        let mut etcd = json!({"endpoints": ["https://etcd:2379"]});
+        etcd.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let api = server(etcd, json!({}));
+        let labels = json!({"kubebrain.io/cluster": "other", "app.kubernetes.io/managed-by": "kubebrain-operator"});
+        let metadata = json!({"name": "other-client-tls", "namespace": "brains", "labels": labels});
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata});
+        api.put("/api/v1/namespaces/brains/secrets/other-client-tls", secret);
+        let rig = Rig::new(api).await;
+        pass(&rig).await;
+        assert_eq!(rig.api.get(JOB), None);
+        assert_eq!(rig.api.get(SET), None);
+        bootstrapped(&rig)
+    };
+    for (more, expected) in [
+        (
+            json!({"tls": {"clientSecretRef": {"name": "other-client-tls"}}}),
+            "False InvalidSpec: bootstrap: fromEtcd.tls.clientSecretRef: Secret other-client-tls belongs to the cluster other",
+        ),
+        (
+            json!({"userSecretRef": {"name": "other-client-tls"}}),
+            "False InvalidSpec: bootstrap: fromEtcd.userSecretRef: Secret other-client-tls belongs to the cluster other",
+        ),
+        (
+            json!({"tls": {"caBundleRef": {"kind": "ConfigMap", "name": "cas"}}}),
+            "False WaitingForObject: fromEtcd.tls.caBundleRef: ConfigMap cas does not exist",
+        ),
+        (
+            json!({"userSecretRef": {"name": "root"}}),
+            "False WaitingForObject: fromEtcd.userSecretRef: Secret root does not exist",
+        ),
+    ] {
+        assert_eq!(said(more).await, expected);
+    }
 }
 
 #[tokio::test(start_paused = true)]
