@@ -10,7 +10,7 @@ pub use source::{SnapshotParts, Source, SourceCompacted, in_short, is_transient}
 
 pub mod backlog;
 pub mod bounded;
-mod closing;
+mod client_writes;
 mod dial;
 mod events;
 pub mod follow;

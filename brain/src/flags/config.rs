@@ -174,7 +174,7 @@ pub struct ImportCommand {
     pub restarts: bool,
     /// The file that ends a copy which follows, once it has content.
     pub cutover_file: Option<PathBuf>,
-    /// True if a complete store is left as it is, and a part of another copy or snapshot is deleted.
+    /// True if a complete store is left as it is, and what an interrupted command has left is deleted.
     pub once: bool,
     /// The file of the result, in JSON.
     pub result_file: Option<PathBuf>,

@@ -19,7 +19,7 @@ const NOTES: &str = "\
 It takes a snapshot of the source, creates a store from it, and then applies the changes of the source, at the same revisions, until it has \
 reached the source's revision. Then all keys of both stores are compared: values, revisions, versions and leases. Keys keep their revisions, \
 all of history since the compacted revision, and their leases with their remaining time; users and roles are copied, alarms and members are \
-not. The source serves its clients all the time. No server starts on the store before it is complete.
+not. The source serves its clients all the time. No server starts on the store before it is complete. With --cutover-file a source that does not answer is waited for, and so is the end of its writers.
 
 To migrate: run it with --follow until it logs that it has reached the source, stop the clients of the source, send it SIGUSR1, and start \
 kubebrain on the store when it has ended. It can be interrupted at any time; started again with the same flags, it continues. A source that is still \
@@ -66,7 +66,7 @@ pub(super) fn command() -> Command {
             option(
                 "cutover-file",
                 "FILE",
-                "finish a copy with --follow once this file exists and is not empty, as SIGUSR1 does",
+                "finish a copy with --follow once this file exists and is not empty, and no client writes to the source",
             ),
             option("until-revision", "N", until).value_parser(revision),
             switch(
@@ -75,7 +75,7 @@ pub(super) fn command() -> Command {
             ),
             switch(
                 "once",
-                "do nothing if there is a complete store; delete an incomplete one of another source",
+                "do nothing if there is a complete store; delete what an interrupted command has left",
             ),
             option("result-file", "FILE", "write the result to this file, in JSON"),
         ])

@@ -27,10 +27,10 @@ const MAX_COPY_RESTARTS: u32 = 3;
 /// What is done with an incomplete copy that is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PartialCopy {
-    /// It is continued; one of another source is refused.
+    /// A copy of this source is continued. Anything else is refused.
     Continue,
-    /// It is continued; one of another source is deleted.
-    ContinueOrDelete,
+    /// The same, but what an interrupted command has left is deleted if nothing can continue with it.
+    ContinueOrDeleteRest,
     /// It is deleted.
     Delete,
 }
@@ -52,11 +52,12 @@ pub(crate) async fn run(config: &Config, command: &ImportCommand, mut life: Life
         () = leave.cancelled() => Err(anyhow::anyhow!("interrupted: the copy is incomplete; the same command continues it")),
         imported = Box::pin(import_once(config, command, &mut life, (may_finish, progress))) => imported,
     };
-    life.end().await?;
-    let (result, text) = imported?;
-    if let Some(file) = &command.result_file {
-        write_result(&result, file)?;
+    // Before anything else can fail: the store is complete.
+    if let (Ok((result, _)), Some(file)) = (&imported, &command.result_file) {
+        write_result(result, file)?;
     }
+    life.end().await?;
+    let (_, text) = imported?;
     io::stdout().write_all(text.as_bytes()).context("print")
 }
 
@@ -119,6 +120,9 @@ async fn import(
 ) -> anyhow::Result<CopiedStore> {
     let mut source = Source::open(command.source.clone()).await?;
     source.check_alarms().await?;
+    if command.cutover_file.is_some() {
+        source = source.waiting();
+    }
     let tikv = match &config.storage {
         Storage::Embedded => None,
         Storage::Tikv(options) => Some(tikv::attach(options, life).await?),
@@ -129,11 +133,12 @@ async fn import(
             follows: command.follows,
             may_finish: may_finish.clone(),
             until: command.until_revision,
+            waits_for_writers: command.cutover_file.is_some(),
             progress: progress.clone(),
         };
         let partial = match (command.restarts || restarts > 0, command.once) {
             (true, _) => PartialCopy::Delete,
-            (false, true) => PartialCopy::ContinueOrDelete,
+            (false, true) => PartialCopy::ContinueOrDeleteRest,
             (false, false) => PartialCopy::Continue,
         };
         let copied = match &tikv {

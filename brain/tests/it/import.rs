@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use brain::data_dir::DIR_FORMAT;
 use cluster::prefix_owner;
@@ -19,6 +20,9 @@ use crate::members::Site;
 use crate::members::certificates::Ca;
 use crate::program::{Kubebrain, Process, READY_MESSAGE, STEP_TIMEOUT, free_port, lone, refusal};
 use crate::wire::pb;
+
+/// Between two writes of a client that does not stop.
+const WRITE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// It logs this when it has reached the source.
 const REACHED_MESSAGE: &str = "the copy has reached the source";
@@ -531,40 +535,64 @@ async fn copy_is_finished_by_a_file_and_only_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn command_that_is_repeated_replaces_an_incomplete_copy_of_another_source() {
+async fn repeated_command_deletes_what_an_interrupted_one_has_left() {
     let temp = TempDir::new().unwrap();
-    let path = |name: &str| temp.path().join(name);
-    let (first, second) = (
-        Kubebrain::start(&path("first")).await,
-        Kubebrain::start(&path("second")).await,
-    );
-    write(&connect(&first.url).await, 0).await;
-    let newest = write(&connect(&second.url).await, 30).await;
+    let source = Kubebrain::start(&temp.path().join("source")).await;
+    let channel = connect(&source.url).await;
+    write(&channel, 0).await;
     let site = Site::new(1).await;
     let pd = format!("--tikv-pd-endpoints={}", site.tikv.pd());
-    let dir = format!("--data-dir={}", path("copy").display());
-    let into_dir = [dir.as_str()];
-    let into_prefix = ["--storage=tikv", &pd, "--tikv-key-prefix=copied"];
-    for store in [&into_dir[..], &into_prefix] {
-        let begin = |source: &Kubebrain, more: &[&str]| begin_with(&source.url, &[store, more].concat());
-        let copy = begin(&first, &["--follow"]);
-        copy.says(REACHED_MESSAGE).await;
-        copy.kill().await;
-        let (code, said) = begin(&second, &[]).ended().await;
-        assert!(
-            code == Some(1) && said.contains("holds a copy of the cluster"),
-            "{said}"
-        );
-        let said = finished(begin(&second, &["--once"])).await;
-        assert!(said.contains("deleting an incomplete"), "{said}");
-        // A complete store is left as it is.
-        let said = finished(begin(&first, &["--once"])).await;
-        assert!(!said.contains("copying the source"), "{said}");
-    }
-    let member = site.start(0, 1, &["--tikv-key-prefix=copied"]).await;
-    assert_equal(&second, &site.client_url(0), newest).await;
+    let prefix = "--tikv-key-prefix=copied";
+    let begin = |more: &[&str]| begin_with(&source.url, &[&["--storage=tikv", &pd, prefix], more].concat());
+    let copy = begin(&["--follow", "--once"]);
+    copy.says(REACHED_MESSAGE).await;
+    copy.kill().await;
+    // As a wipe leaves it that was killed: the data is deleted first, the register of the copy last.
+    let options = engine_tikv::ConnectOptions::new(vec![site.tikv.pd()], "copied");
+    let (tikv, _supervisor) = engine_tikv::Tikv::attach(options).await.unwrap();
+    let register = tikv.register(prefix_owner::OWNER_REGISTER);
+    prefix_owner::begin_wipe(&register, "etcd-cluster").await.unwrap();
+    let (code, said) = begin(&[]).ended().await;
+    assert!(code == Some(1) && said.contains("holds data already"), "{said}");
+    let newest = write(&channel, 60).await;
+    let said = finished(begin(&["--once"])).await;
+    assert!(said.contains("deleting an incomplete copy"), "{said}");
+    let member = site.start(0, 1, &[prefix]).await;
+    assert_equal(&source, &site.client_url(0), newest).await;
     drop(member);
-    assert_copied(&second, &path("copy"), newest).await;
-    first.stop().await;
-    second.stop().await;
+    source.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copy_waits_for_the_end_of_the_writers() {
+    let temp = TempDir::new().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let source = Kubebrain::start(&path("source")).await;
+    let channel = connect(&source.url).await;
+    write(&channel, 0).await;
+    std::fs::write(path("cutover"), "true").unwrap();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let writer = tokio::spawn({
+        let channel = channel.clone();
+        async move {
+            let mut kv = KvClient::new(channel);
+            let mut pauses = tokio::time::interval(WRITE_INTERVAL);
+            for n in 0_u32.. {
+                pauses.tick().await;
+                let newest = put(&mut kv, "counter", n, 0).await;
+                if *stopped.borrow() {
+                    return newest;
+                }
+            }
+            unreachable!("there are numbers left")
+        }
+    });
+    let file = format!("--cutover-file={}", path("cutover").display());
+    let copy = begin(&source.url, &path("copy"), &["--follow", &file]);
+    copy.says("waiting for the end of the writers").await;
+    stop.send_replace(true);
+    let newest = writer.await.unwrap();
+    finished(copy).await;
+    assert_copied(&source, &path("copy"), newest).await;
+    source.stop().await;
 }

@@ -11,7 +11,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use super::backlog::Backlog;
-use super::closing::ChangesSinceComparison;
+use super::client_writes::ClientWrites;
 use super::events::{EventAssembler, WatchCancelled};
 use super::source::{LeaseIds, PROGRESS_LOG_INTERVAL, Source, SourceCompacted, SourceWatch, in_short, is_transient};
 use super::{leases, verify};
@@ -23,6 +23,12 @@ use telemetry::metrics::ImportMetrics;
 
 /// The interval at which leases and compaction of the source are asked for.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(15);
+
+/// A copy that is more revisions behind than this does not follow its source: it would take long to finish.
+const MAX_FOLLOWING_LAG: Revision = 10_000;
+
+/// The time without a write of a client after which the writers of a source are taken to have ended.
+const QUIET_TIME: Duration = Duration::from_secs(2);
 
 /// Bytes and revisions of the source that are applied together.
 pub(super) const BATCH_BYTES: usize = 1 << 20;
@@ -51,6 +57,13 @@ pub(crate) struct OpenWatch {
     is_whole: bool,
 }
 
+/// A client of the source has written a revision after the comparison with the copy began.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the source is still written to: revision {0} was written after it was compared with the copy, or meanwhile. Stop the writers; the same command copies the rest"
+)]
+struct StillWritten(Revision);
+
 /// When a copy is finished, and where it reports its progress until then.
 #[derive(Debug)]
 pub struct CopyOptions {
@@ -61,6 +74,8 @@ pub struct CopyOptions {
     pub may_finish: watch::Receiver<bool>,
     /// Finish at this revision, once the source has reached it.
     pub until: Option<Revision>,
+    /// True if the end of the writers is waited for. Otherwise their writes during the comparison are an error.
+    pub waits_for_writers: bool,
     /// The revisions of the copy and of the source.
     pub progress: Arc<ImportMetrics>,
 }
@@ -112,21 +127,20 @@ pub async fn copy(
     }
     copy.follow(newest, options.may_finish.clone()).await?;
     copy.settle().await?;
-    let mut users = copy.copy_users(spool).await?;
-    let checksum = copy.compare().await?;
-    let compared = copy.importer.revision();
-    // Comparing keys takes minutes, and a user who loses a permission during that time must not get it back.
-    for _ in 0..MAX_USER_ROUNDS {
-        if copy.source.auth_revision().await? == users {
-            break;
+    copy.progress.set_following(true);
+    let (checksum, compared) = loop {
+        let compared = copy.compare_and_close(&options, spool).await;
+        match compared {
+            Err(error) if options.waits_for_writers && error.is::<StillWritten>() => {
+                warn!(
+                    error = format!("{error:#}"),
+                    "waiting for the end of the writers before the copy is compared again"
+                );
+                copy.wait_for_writers().await?;
+            }
+            compared => break compared?,
         }
-        users = copy.copy_users(spool).await?;
-    }
-    copy.close(options.follows).await?;
-    ensure!(
-        copy.source.auth_revision().await? == users,
-        "users or roles of the source keep changing, and the copy's differ: start the same command again when they no longer change"
-    );
+    };
     let copied = CopySummary {
         revision: copy.importer.revision(),
         compacted: copy.importer.compacted(),
@@ -147,7 +161,10 @@ pub(super) struct CopyRun<'a> {
     watch: Option<OpenWatch>,
     /// Leases that the source had at a revision that may not be reached yet.
     listed: Option<LeaseIds>,
-    since_comparison: Option<ChangesSinceComparison>,
+    /// Those since the comparison of keys began, or shortly before; `None` while writes are expected.
+    client_writes: Option<ClientWrites>,
+    /// True once it was at the revision that the source had at its start.
+    has_reached: bool,
     log: LogBackoff,
     progress: Arc<ImportMetrics>,
 }
@@ -160,7 +177,8 @@ impl<'a> CopyRun<'a> {
             until: options.until,
             watch: None,
             listed: None,
-            since_comparison: None,
+            client_writes: None,
+            has_reached: false,
             log: LogBackoff::every(PROGRESS_LOG_INTERVAL),
             progress: options.progress.clone(),
         }
@@ -187,14 +205,13 @@ impl<'a> CopyRun<'a> {
     async fn follow(&mut self, newest: Revision, mut may_finish: watch::Receiver<bool>) -> anyhow::Result<()> {
         let mut upkeep = tokio::time::interval(UPKEEP_INTERVAL);
         upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut is_near = false;
         loop {
             if *may_finish.borrow_and_update() {
                 return Ok(());
             }
             let revision = self.importer.revision();
-            if !is_near && revision >= newest {
-                is_near = true;
+            if !self.has_reached && revision >= newest {
+                self.has_reached = true;
                 self.progress.set_following(true);
                 info!(
                     revision,
@@ -222,8 +239,8 @@ impl<'a> CopyRun<'a> {
     async fn apply(&mut self, mut revised: Vec<RevisionEvents>) -> anyhow::Result<()> {
         let (last, until) = (self.importer.revision(), self.until.unwrap_or(Revision::MAX));
         revised.retain(|revised| revised.revision > last && revised.revision <= until);
-        if let Some(since) = &mut self.since_comparison {
-            since.note(&revised);
+        if let Some(writes) = &mut self.client_writes {
+            writes.note(&revised);
         }
         leases::grant_named(self.source, &mut self.importer, &revised).await?;
         self.importer.append(revised).await?;
@@ -243,6 +260,9 @@ impl<'a> CopyRun<'a> {
         self.compact().await?;
         let listed = self.source.lease_ids().await?;
         self.progress.set_source_revision(listed.revision);
+        let lag = listed.revision - self.importer.revision();
+        self.progress
+            .set_following(self.has_reached && lag <= MAX_FOLLOWING_LAG);
         leases::grant_missing(self.source, &mut self.importer, &listed.ids).await?;
         self.listed = Some(listed);
         self.revoke_ended().await
@@ -300,7 +320,7 @@ impl<'a> CopyRun<'a> {
                 break;
             }
             if round >= MAX_LEASE_ROUNDS {
-                warn!("the source is still written to; its further changes are not copied");
+                warn!("the source is still written to while its copy is finished");
                 break;
             }
         }
@@ -335,6 +355,54 @@ impl<'a> CopyRun<'a> {
         Ok(found)
     }
 
+    /// Follows until no client of the source has written for a moment.
+    async fn wait_for_writers(&mut self) -> anyhow::Result<()> {
+        loop {
+            self.look_for_writes();
+            tokio::time::sleep(QUIET_TIME).await;
+            self.settle().await?;
+            if self.first_write().is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes note of what clients write from now on.
+    pub(super) fn look_for_writes(&mut self) {
+        self.client_writes = Some(ClientWrites::new(self.importer.leased_keys()));
+    }
+
+    fn first_write(&self) -> Option<Revision> {
+        self.client_writes.as_ref().and_then(ClientWrites::first)
+    }
+
+    /// Compares all keys with the source, and users, and brings the copy to the source's last revision. Returns the revision that was compared.
+    async fn compare_and_close(
+        &mut self,
+        options: &CopyOptions,
+        spool: &Spool,
+    ) -> anyhow::Result<(VersionChecksum, Revision)> {
+        let mut users = self.copy_users(spool).await?;
+        if self.client_writes.is_none() {
+            self.look_for_writes();
+        }
+        let checksum = self.compare().await?;
+        let compared = self.importer.revision();
+        // Comparing keys takes minutes, and a user who loses a permission during that time must not get it back.
+        for _ in 0..MAX_USER_ROUNDS {
+            if self.source.auth_revision().await? == users {
+                break;
+            }
+            users = self.copy_users(spool).await?;
+        }
+        self.close(options.follows).await?;
+        ensure!(
+            self.source.auth_revision().await? == users,
+            "users or roles of the source keep changing, and the copy's differ: start the same command again when they no longer change"
+        );
+        Ok((checksum, compared))
+    }
+
     /// Brings a copy that was compared to the last revision of the source, on which leases may still end. Fails if a client of a source
     /// that is followed still writes: it would lose its writes.
     pub(super) async fn close(&mut self, follows: bool) -> anyhow::Result<()> {
@@ -352,11 +420,8 @@ impl<'a> CopyRun<'a> {
                 return Ok(());
             }
             self.settle().await?;
-            let written = self.since_comparison.as_ref().and_then(ChangesSinceComparison::written);
-            if let Some(written) = written {
-                bail!(
-                    "the source is still written to: revision {written} was written while it was compared with the copy, which is equal up to then. Stop the writers and start the same command again: it copies the rest"
-                );
+            if let Some(written) = self.first_write() {
+                return Err(StillWritten(written).into());
             }
         }
         bail!("leases of the source end faster than the copy can follow: start the same command again")
@@ -371,7 +436,6 @@ impl<'a> CopyRun<'a> {
                 revision = self.importer.revision(),
                 "comparing the copy with the source"
             );
-            self.since_comparison = Some(ChangesSinceComparison::new(self.importer.leased_keys()));
             match verify::compare(self.source, &mut self.importer).await {
                 Err(error) if error.is::<SourceCompacted>() => {
                     ensure!(

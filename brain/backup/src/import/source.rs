@@ -259,6 +259,15 @@ impl Source {
         })
     }
 
+    /// Waits for the source however long it cannot be reached.
+    #[must_use]
+    pub fn waiting(self) -> Self {
+        Self {
+            is_patient: true,
+            ..self
+        }
+    }
+
     /// Lets errors name the consequence for an archive.
     #[must_use]
     pub fn for_archive(self) -> Self {

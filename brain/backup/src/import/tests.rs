@@ -509,9 +509,11 @@ async fn compared_copy_follows_ends_of_leases_and_refuses_writes() {
         follows: true,
         may_finish,
         until: None,
+        waits_for_writers: false,
         progress: Arc::default(),
     };
     let mut copy = CopyRun::new(&mut source, importer, &options);
+    copy.look_for_writes();
     assert_eq!(copy.compare().await.unwrap().versions, 3);
     {
         let mut answers = fake.get();

@@ -34,13 +34,7 @@ pub(super) async fn copy_into(
 ) -> anyhow::Result<CopiedStore> {
     let resumed = match partial {
         PartialCopy::Delete => None,
-        PartialCopy::Continue | PartialCopy::ContinueOrDelete => RestoringDir::resume(&config.data_dir)?,
-    };
-    let is_other = |(_, importing): &(RestoringDir, DirImport)| importing.source != source.cluster_id();
-    // The lock of one that is not continued is released here.
-    let (resumed, deletes) = match resumed {
-        Some(found) if partial == PartialCopy::ContinueOrDelete && is_other(&found) => (None, true),
-        found => (found, partial == PartialCopy::Delete),
+        PartialCopy::Continue | PartialCopy::ContinueOrDeleteRest => RestoringDir::resume(&config.data_dir)?,
     };
     let OpenedImport {
         target,
@@ -49,7 +43,7 @@ pub(super) async fn copy_into(
         collected,
     } = match resumed {
         Some(resumed) => resume(config, source, resumed).await?,
-        None => begin(config, source, deletes).await?,
+        None => begin(config, source, partial == PartialCopy::Delete).await?,
     };
     let spool = Spool::new(target.path());
     let importer = Importer::open(log, rows, &as_member(importing.member_id, &spool)).await?;

@@ -73,10 +73,8 @@ async fn copy_alone(
     let is_wiped = !is_empty && prefix_owner::is_wiping(&owner, token).await?;
     let is_new = match partial {
         PartialCopy::Continue => false,
-        PartialCopy::ContinueOrDelete => match &stored {
-            Some(stored) => is_copy && parse(stored)?.source != source.cluster_id(),
-            None => is_copy || is_wiped,
-        },
+        // A wipe, which may have been begun for a new copy, deletes the data first and the register last.
+        PartialCopy::ContinueOrDeleteRest => is_wiped || (is_copy && stored.is_none()),
         PartialCopy::Delete => true,
     };
     let spool = Spool::new(&std::env::temp_dir());
@@ -147,12 +145,9 @@ async fn unchanged(tikv: &Tikv, token: &str, stored: Option<&Bytes>) -> anyhow::
     Ok(())
 }
 
-fn parse(stored: &Bytes) -> anyhow::Result<PrefixImport> {
-    serde_json::from_slice(stored).context("the source of the copy is unknown: use --restart")
-}
-
 fn resume(source: &Source, stored: &Bytes) -> anyhow::Result<PrefixImport> {
-    let importing = parse(stored)?;
+    let importing: PrefixImport =
+        serde_json::from_slice(stored).context("the source of the copy is unknown: use --restart")?;
     ensure!(
         importing.source == source.cluster_id(),
         "the key prefix holds a copy of the cluster {:x}, and the endpoints are of {:x}: --restart deletes it",
