@@ -6,6 +6,7 @@ use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::core::{ApiResource, ObjectMeta};
 use kube::{Api, Client, Resource, ResourceExt};
+use plan::names::bootstrap;
 use plan::objects::{ObjectKey, ObjectKind};
 use plan::observed::Observed;
 
@@ -37,7 +38,7 @@ enum WatchedKind {
 pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) -> kube::Result<Option<LateObjects>> {
     let mut late = LateObjects::default();
     for (place, pending, age) in context.expectations.pending(|place| is_of(place, namespace, cluster)) {
-        let Some(watched) = WatchedKind::at(&place) else {
+        let Some(watched) = WatchedKind::at(&place).filter(|_| !is_pod_of_bootstrap(&place)) else {
             context.expectations.settle(&place, &pending);
             continue;
         };
@@ -71,6 +72,13 @@ fn is_of(place: &ObjectPath, namespace: &str, cluster: &str) -> bool {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
     place.namespace == namespace && (belongs(name) || belongs(&place.name))
+}
+
+/// Returns true if the object at `place` is a pod of a Job that restores or copies first data, judging by its name. Each pass reads these pods,
+/// and no store has them. A member's name ends with an ordinal, which has at most two digits.
+fn is_pod_of_bootstrap(place: &ObjectPath) -> bool {
+    let of_job = |(job, suffix): (&str, &str)| job.ends_with(&bootstrap("")) && suffix.len() > 2;
+    place.group.is_empty() && place.plural == "pods" && place.name.rsplit_once('-').is_some_and(of_job)
 }
 
 async fn read(client: &Client, resource: &ApiResource, place: &ObjectPath) -> kube::Result<Option<WholeObject>> {
