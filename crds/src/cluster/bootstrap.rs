@@ -26,12 +26,12 @@ pub struct Bootstrap {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_snapshot: Option<FromSnapshot>,
 
-    /// A running etcd, or a KubeBrain. Its keys are copied with their revisions, also in the same way.
+    /// A running etcd, or a KubeBrain, whose keys are copied with their revisions. Members start once the copy was compared with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_etcd: Option<FromEtcd>,
 }
 
-/// A running etcd.
+/// A running etcd, whose keys are copied.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(any(test, feature = "cel"), x_kube(cel))]

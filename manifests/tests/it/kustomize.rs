@@ -42,6 +42,7 @@ fn kubernetes_knows_every_field() {
         match object["kind"].as_str().unwrap() {
             "ClusterRole" => check::<rbac::ClusterRole>(&name, &object),
             "ClusterRoleBinding" => check::<rbac::ClusterRoleBinding>(&name, &object),
+            "ConfigMap" => check::<core::ConfigMap>(&name, &object),
             "Deployment" => check::<apps::Deployment>(&name, &object),
             "Namespace" => check::<core::Namespace>(&name, &object),
             "NetworkPolicy" => check::<networking::NetworkPolicy>(&name, &object),

@@ -22,7 +22,7 @@ fn clusters_of_samples_are_of_this_version() {
             clusters += 1;
         }
     }
-    assert_eq!(clusters, 10);
+    assert_eq!(clusters, 11);
 }
 
 #[test]
