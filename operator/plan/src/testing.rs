@@ -262,16 +262,8 @@ impl FakeCluster {
                 job.metadata.creation_timestamp = Some(Time(status::whole_seconds(now)));
                 self.seen.bootstrap.job = Some(job);
             }
-            PlanStep::EndBootstrap { .. } => {
-                self.seen.bootstrap.job = None;
-                self.seen.bootstrap.pods.clear();
-            }
-            PlanStep::CutOver { pod, .. } => {
-                let mut pods = self.seen.bootstrap.pods.iter_mut();
-                let pod = pods.find(|each| each.name_any() == *pod).unwrap();
-                let annotation = (CUTOVER.to_owned(), CUTOVER_VALUE.to_owned());
-                pod.annotations_mut().extend([annotation]);
-            }
+            PlanStep::EndBootstrap { .. } => self.seen.bootstrap.job = None,
+            PlanStep::CutOver { pod, .. } => self.cut_over(pod),
             PlanStep::TakeBack { object, additions, .. } => {
                 let live = self.seen.objects.get_mut(&object.key).unwrap();
                 let mut value = serde_json::to_value(&*live).unwrap();
@@ -335,6 +327,14 @@ impl FakeCluster {
             }
             PlanStep::Replace { pod, .. } => self.seen.pods.retain(|each| each.name_any() != *pod),
         }
+    }
+
+    /// Annotates a pod of the bootstrap.
+    fn cut_over(&mut self, pod: &str) {
+        let mut pods = self.seen.bootstrap.pods.iter_mut();
+        let pod = pods.find(|each| each.name_any() == pod).unwrap();
+        let annotation = (CUTOVER.to_owned(), CUTOVER_VALUE.to_owned());
+        pod.annotations_mut().extend([annotation]);
     }
 
     /// Gives a pod the resources of the template.
