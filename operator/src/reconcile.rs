@@ -8,6 +8,7 @@ use crds::cluster::status::KubeBrainClusterStatus;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use plan::applied::StepFailure;
+use plan::bootstrap::BootstrapProgress;
 use plan::spec::{self, Desired};
 use plan::status::{self, StatusInput};
 use plan::steps::{LeaderTransfer, Plan, plan};
@@ -253,6 +254,13 @@ fn again(status: &KubeBrainClusterStatus, plan: &Plan, done: usize, now: Timesta
     }
     let settled = is(status, "Progressing", "False") && (is(status, "Ready", "True") || is(status, "Stalled", "True"));
     let suspended = is(status, "Progressing", "False") && status.replicas == Some(0);
+    match plan.bootstrap {
+        // Until a user acts, whose annotation starts a pass.
+        Some(BootstrapProgress::Following(_)) => return BLOCKED_REQUEUE,
+        // Clients wait.
+        Some(BootstrapProgress::CuttingOver { .. }) => return AFTER_WRITE_REQUEUE,
+        _ => {}
+    }
     if !settled && !suspended {
         return SOON_REQUEUE;
     }

@@ -89,7 +89,7 @@ async fn import_once(
         return Ok(RestoreResult::existed(id, "imported"));
     }
     let copied = import(config, command, life, controls).await?;
-    let result = RestoreResult::made(copied.cluster_id, copied.summary.revision, None);
+    let result = RestoreResult::made(copied.cluster_id, copied.summary.revision, None).behind(copied.summary.source);
     Ok((result, describe(&copied.summary)))
 }
 
@@ -101,6 +101,7 @@ fn describe(copied: &CopySummary) -> String {
         leases,
         checksum,
         compared,
+        source: _,
     } = copied;
     let at = match compared == revision {
         true => String::new(),

@@ -37,7 +37,9 @@ pub struct Bootstrap {
 #[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
     validation = Rule::new("!has(self.tls) || self.endpoints.all(endpoint, endpoint.startsWith('https://'))")
-        .message("bootstrap.fromEtcd.tls requires endpoints that begin with https://")
+        .message("bootstrap.fromEtcd.tls requires endpoints that begin with https://"),
+    validation = Rule::new("!has(self.userSecretRef) || self.endpoints.all(endpoint, endpoint.startsWith('https://'))")
+        .message("bootstrap.fromEtcd.userSecretRef requires endpoints that begin with https://: a password is not sent in the clear")
 )]
 pub struct FromEtcd {
     /// Client URLs of members, all of one cluster, such as `https://10.0.0.5:2379`.
@@ -54,7 +56,7 @@ pub struct FromEtcd {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<EtcdTls>,
 
-    /// Secret of type kubernetes.io/basic-auth with a user who may read every key. Only if auth is enabled.
+    /// Secret of type kubernetes.io/basic-auth with a user who may read every key. Only if auth is enabled, and with `https`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_secret_ref: Option<LocalRef>,
 

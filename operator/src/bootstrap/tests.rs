@@ -232,7 +232,7 @@ async fn copy_follows_until_its_cutover_is_requested() {
     assert_eq!(annotation(&rig, "dev-bootstrap-abcde"), "true");
     assert_eq!(annotation(&rig, "dev-bootstrap-00000"), Value::Null);
     let said = bootstrapped(&rig);
-    let ending = "False CuttingOver: the copy is brought to the last revision of its source and compared";
+    let ending = "False CuttingOver: the copy is brought to the last revision of its source and compared; it does not end while clients write there";
     assert_eq!(said, ending);
     rig.api.forget_requests();
     pass(&rig).await;

@@ -92,6 +92,8 @@ pub struct CopySummary {
     pub checksum: u128,
     /// The revision at which keys and sum were compared. Since then leases of the source have ended, if it is not the last one.
     pub compared: Revision,
+    /// The revision of the source, if the copy lacks the newest ones because it did not follow.
+    pub source: Option<Revision>,
 }
 
 /// Follows the source from the copy's revision on. When it may finish, it continues to the source's revision, compares both stores, and
@@ -128,7 +130,7 @@ pub async fn copy(
     copy.follow(newest, options.may_finish.clone()).await?;
     copy.settle().await?;
     copy.progress.set_following(true);
-    let (checksum, compared) = loop {
+    let (checksum, compared, missed) = loop {
         let compared = copy.compare_and_close(&options, spool).await;
         match compared {
             Err(error) if options.waits_for_writers && error.is::<StillWritten>() => {
@@ -148,6 +150,7 @@ pub async fn copy(
         leases: copy.importer.leases().len(),
         checksum: checksum.sum,
         compared,
+        source: missed,
     };
     copy.importer.finish().await?;
     Ok(copied)
@@ -376,12 +379,13 @@ impl<'a> CopyRun<'a> {
         self.client_writes.as_ref().and_then(ClientWrites::first)
     }
 
-    /// Compares all keys with the source, and users, and brings the copy to the source's last revision. Returns the revision that was compared.
+    /// Compares all keys with the source, and users, and brings the copy to the source's last revision. Returns the revision that was
+    /// compared, and that of the source if the copy lacks the newest ones.
     async fn compare_and_close(
         &mut self,
         options: &CopyOptions,
         spool: &Spool,
-    ) -> anyhow::Result<(VersionChecksum, Revision)> {
+    ) -> anyhow::Result<(VersionChecksum, Revision, Option<Revision>)> {
         let mut users = self.copy_users(spool).await?;
         if self.client_writes.is_none() {
             self.look_for_writes();
@@ -395,21 +399,22 @@ impl<'a> CopyRun<'a> {
             }
             users = self.copy_users(spool).await?;
         }
-        self.close(options.follows).await?;
+        let missed = self.close(options.follows).await?;
         ensure!(
             self.source.auth_revision().await? == users,
             "users or roles of the source keep changing, and the copy's differ: start the same command again when they no longer change"
         );
-        Ok((checksum, compared))
+        Ok((checksum, compared, missed))
     }
 
     /// Brings a copy that was compared to the last revision of the source, on which leases may still end. Fails if a client of a source
     /// that is followed still writes: it would lose its writes.
-    pub(super) async fn close(&mut self, follows: bool) -> anyhow::Result<()> {
+    /// Returns the revision of another source, if the copy lacks the newest ones.
+    pub(super) async fn close(&mut self, follows: bool) -> anyhow::Result<Option<Revision>> {
         for _ in 0..MAX_CLOSING_ROUNDS {
             let (own, newest) = (self.importer.revision(), self.source.revision().await?);
             if self.until.is_some() || newest <= own {
-                return Ok(());
+                return Ok(None);
             }
             if !follows {
                 warn!(
@@ -417,7 +422,7 @@ impl<'a> CopyRun<'a> {
                     source = newest,
                     "the source has newer changes, which are not in the copy"
                 );
-                return Ok(());
+                return Ok(Some(newest));
             }
             self.settle().await?;
             if let Some(written) = self.first_write() {

@@ -520,7 +520,7 @@ async fn compared_copy_follows_ends_of_leases_and_refuses_writes() {
         (answers.revision, answers.leases) = (6, Vec::new());
         answers.watches = [(vec![deleted("a", 5), deleted("b", 6)], lost()), (vec![put(7)], None)].into();
     }
-    copy.close(true).await.unwrap();
+    assert_eq!(copy.close(true).await.unwrap(), None);
     fake.get().revision = 7;
     let error = copy.close(true).await.unwrap_err().to_string();
     assert!(
@@ -529,7 +529,7 @@ async fn compared_copy_follows_ends_of_leases_and_refuses_writes() {
     );
     // Without --follow a copy may lack writes.
     fake.get().revision = 8;
-    copy.close(false).await.unwrap();
+    assert_eq!(copy.close(false).await.unwrap(), Some(8));
 }
 
 #[tokio::test]

@@ -23,6 +23,9 @@ pub(in crate::server) struct RestoreResult {
     /// Its revision.
     #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<Revision>,
+    /// The revision of its source, if it lacks the newest ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_revision: Option<Revision>,
 }
 
 impl RestoreResult {
@@ -33,6 +36,15 @@ impl RestoreResult {
             cluster_id: format!("{cluster_id:016x}"),
             name: name.cloned(),
             revision: Some(revision),
+            source_revision: None,
+        }
+    }
+
+    /// The same store, which lacks the newest revisions of its source.
+    pub(in crate::server) fn behind(self, source: Option<Revision>) -> Self {
+        Self {
+            source_revision: source,
+            ..self
         }
     }
 
@@ -43,6 +55,7 @@ impl RestoreResult {
             cluster_id: format!("{cluster_id:016x}"),
             name: None,
             revision: None,
+            source_revision: None,
         };
         let text = format!("nothing {done}: there is the store of cluster {cluster_id:016x} already\n");
         (result, text)

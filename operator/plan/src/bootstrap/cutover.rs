@@ -24,9 +24,10 @@ pub(super) fn progress(
     let is_requested = is_cutover_requested(cluster);
     if seen.pods.iter().any(has_annotation) || (is_requested && desired.held.is_none()) {
         let message = if follows {
-            "the copy is brought to the last revision of its source and compared".to_owned()
+            "the copy is brought to the last revision of its source and compared; it does not end while clients write there"
+                .to_owned()
         } else {
-            let why = seen.trouble.as_ref().map(|why| format!(": {why}"));
+            let why = seen.trouble.as_ref().map(|why| format!("; the last attempt: {why}"));
             format!(
                 "Job {} is running, and the cutover ends the copy once that has reached its source{}",
                 desired.names.bootstrap(),

@@ -20,6 +20,8 @@ pub struct BootstrapResult {
     /// The backup that was restored.
     pub(crate) name: Option<String>,
     pub(crate) revision: Option<i64>,
+    /// The revision of the etcd, if the copy lacks the newest ones.
+    pub(crate) source_revision: Option<i64>,
 }
 
 impl BootstrapResult {

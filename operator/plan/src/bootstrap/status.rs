@@ -109,7 +109,13 @@ fn message(cluster: &KubeBrainCluster, progress: &BootstrapProgress) -> String {
                 Some(name) => format!("restored the backup {name}"),
                 None => "restored the snapshot".to_owned(),
             };
-            format!("{what}; the store begins at revision {revision}")
+            let lacks = result
+                .source_revision
+                .map(|newest| format!("; it lacks what was written there since, up to revision {newest}"));
+            format!(
+                "{what}; the store begins at revision {revision}{}",
+                lacks.unwrap_or_default()
+            )
         }
     }
 }

@@ -189,7 +189,7 @@ fn copy_follows_until_its_cutover_and_then_members_start() {
     assert_eq!(phase(&fake), BootstrapPhase::Following);
     assert_eq!(
         message(&fake),
-        "the copy is brought to the last revision of its source and compared"
+        "the copy is brought to the last revision of its source and compared; it does not end while clients write there"
     );
     assert!(!has_set(&fake));
 
@@ -222,6 +222,18 @@ fn copy_follows_until_its_cutover_and_then_members_start() {
 }
 
 #[test]
+fn copy_that_does_not_follow_says_what_it_lacks() {
+    let mut fake = begun(json!({"follow": false}));
+    let result = json!({"existed": false, "clusterId": STORE, "revision": 42, "sourceRevision": 50});
+    end(&mut fake, "Complete", Some(result));
+    fake.pass();
+    assert_eq!(
+        message(&fake),
+        "copied the etcd, and compared both; the store begins at revision 42; it lacks what was written there since, up to revision 50"
+    );
+}
+
+#[test]
 fn later_pods_end_the_copy_too_and_say_why_the_former_one_did_not() {
     let mut fake = begun(json!({}));
     annotate(&mut fake, Some("true"));
@@ -235,7 +247,7 @@ fn later_pods_end_the_copy_too_and_say_why_the_former_one_did_not() {
     assert_eq!(fake.condition("Bootstrapped"), "False/CuttingOver");
     assert_eq!(
         message(&fake),
-        "Job dev-bootstrap is running, and the cutover ends the copy once that has reached its source: the source is still written to"
+        "Job dev-bootstrap is running, and the cutover ends the copy once that has reached its source; the last attempt: the source is still written to"
     );
     // The request does not make another Job.
     end(&mut fake, "Failed", None);
