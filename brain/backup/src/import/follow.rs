@@ -408,10 +408,17 @@ impl<'a> CopyRun<'a> {
     }
 
     /// Brings a copy that was compared to the last revision of the source, on which leases may still end. Fails if a client of a source
-    /// that is followed still writes: it would lose its writes.
+    /// that is followed has written in the last [`QUIET_TIME`], or since the comparison began: it would lose its next writes.
     /// Returns the revision of another source, if the copy lacks the newest ones.
     pub(super) async fn close(&mut self, follows: bool) -> anyhow::Result<Option<Revision>> {
+        let looked = self.client_writes.as_ref().map_or(QUIET_TIME, ClientWrites::elapsed);
+        if follows && looked < QUIET_TIME {
+            tokio::time::sleep(QUIET_TIME - looked).await;
+        }
         for _ in 0..MAX_CLOSING_ROUNDS {
+            if let Some(written) = self.first_write().filter(|_| follows) {
+                return Err(StillWritten(written).into());
+            }
             let (own, newest) = (self.importer.revision(), self.source.revision().await?);
             if self.until.is_some() || newest <= own {
                 return Ok(None);
@@ -425,9 +432,6 @@ impl<'a> CopyRun<'a> {
                 return Ok(Some(newest));
             }
             self.settle().await?;
-            if let Some(written) = self.first_write() {
-                return Err(StillWritten(written).into());
-            }
         }
         bail!("leases of the source end faster than the copy can follow: start the same command again")
     }
