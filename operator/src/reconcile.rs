@@ -257,8 +257,8 @@ fn again(status: &KubeBrainClusterStatus, plan: &Plan, done: usize, now: Timesta
     match plan.bootstrap {
         // Until a user acts, whose annotation starts a pass.
         Some(BootstrapProgress::Following(_)) => return BLOCKED_REQUEUE,
-        // Clients wait.
-        Some(BootstrapProgress::CuttingOver { .. }) => return AFTER_WRITE_REQUEUE,
+        // Clients wait for the end of the copy.
+        Some(BootstrapProgress::CuttingOver { follows: true, .. }) => return AFTER_WRITE_REQUEUE,
         _ => {}
     }
     if !settled && !suspended {

@@ -11,6 +11,7 @@ use mock_tikv::{Action, Fault, Rpc};
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
+use runtime::tasks::Owned;
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -572,7 +573,7 @@ async fn copy_waits_for_the_end_of_the_writers() {
     write(&channel, 0).await;
     std::fs::write(path("cutover"), "true").unwrap();
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let writer = tokio::spawn({
+    let mut writer = Owned::start({
         let channel = channel.clone();
         async move {
             let mut kv = KvClient::new(channel);
@@ -591,7 +592,7 @@ async fn copy_waits_for_the_end_of_the_writers() {
     let copy = begin(&source.url, &path("copy"), &["--follow", &file]);
     copy.says("waiting for the end of the writers").await;
     stop.send_replace(true);
-    let newest = writer.await.unwrap();
+    let newest = writer.end().await.unwrap();
     finished(copy).await;
     assert_copied(&source, &path("copy"), newest).await;
     source.stop().await;

@@ -129,7 +129,7 @@ pub async fn copy(
     }
     copy.follow(newest, options.may_finish.clone()).await?;
     copy.settle().await?;
-    copy.progress.set_following(true);
+    copy.progress.set_finishing();
     let (checksum, compared, missed) = loop {
         let compared = copy.compare_and_close(&options, spool).await;
         match compared {
@@ -263,6 +263,7 @@ impl<'a> CopyRun<'a> {
         self.compact().await?;
         let listed = self.source.lease_ids().await?;
         self.progress.set_source_revision(listed.revision);
+        self.progress.set_answered();
         let lag = listed.revision - self.importer.revision();
         self.progress
             .set_following(self.has_reached && lag <= MAX_FOLLOWING_LAG);
@@ -414,6 +415,10 @@ impl<'a> CopyRun<'a> {
         let looked = self.client_writes.as_ref().map_or(QUIET_TIME, ClientWrites::elapsed);
         if follows && looked < QUIET_TIME {
             tokio::time::sleep(QUIET_TIME - looked).await;
+        }
+        if follows {
+            // Leases are renewed and granted without a revision.
+            self.settle().await?;
         }
         for _ in 0..MAX_CLOSING_ROUNDS {
             if let Some(written) = self.first_write().filter(|_| follows) {

@@ -1,7 +1,11 @@
 //! Metrics of `kubebrain import`. They have a registry of their own, as those of an archive have.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
 use etcd_types::types::Revision;
 use prometheus::{IntGauge, Registry};
+use tokio::time::Instant;
 
 use super::Registrar;
 use super::process_registry::ProcessRegistry;
@@ -12,7 +16,12 @@ pub struct ImportMetrics {
     revision: IntGauge,
     source_revision: IntGauge,
     following: IntGauge,
+    /// When the source that is followed last answered; `None` while it is not followed.
+    answered: Mutex<Option<Instant>>,
 }
+
+/// A source that has not answered for this long is not followed. It is asked every 15 seconds.
+const MAX_SILENCE: Duration = Duration::from_secs(60);
 
 impl Default for ImportMetrics {
     fn default() -> Self {
@@ -38,8 +47,9 @@ impl ImportMetrics {
             ),
             following: r.gauge(
                 "kubebrain_import_following",
-                "1 once the copy has reached the revision that its source had at the start.",
+                "1 while the copy follows its source: it had reached it, and is not far behind.",
             ),
+            answered: Mutex::new(None),
         }
     }
 
@@ -59,10 +69,26 @@ impl ImportMetrics {
         self.following.set(is_following.into());
     }
 
+    /// The source has answered just now, and is asked again within seconds.
+    pub fn set_answered(&self) {
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// The source is not asked regularly any more, because the copy is finished.
+    pub fn set_finishing(&self) {
+        self.set_following(true);
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Returns why the copy is not ready to be finished, if it is not.
     #[must_use]
     pub fn not_ready(&self) -> Option<String> {
         let (own, newest) = (self.revision.get(), self.source_revision.get());
+        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let silence = answered.map_or(Duration::ZERO, |answered| answered.elapsed());
+        if silence > MAX_SILENCE {
+            return Some(format!("the source has not answered for {} s", silence.as_secs()));
+        }
         match (self.following.get(), own) {
             (1, _) => None,
             (_, 0) => Some("the source is being copied".to_owned()),
@@ -96,6 +122,12 @@ mod tests {
         assert_eq!(why, "the copy is at revision 5, and its source at 7");
         metrics.set_revision(9);
         metrics.set_following(true);
+        assert_eq!(metrics.not_ready(), None);
+        metrics.set_answered();
+        assert_eq!(metrics.not_ready(), None);
+        *metrics.answered.lock().unwrap() = Instant::now().checked_sub(Duration::from_secs(90));
+        assert_eq!(metrics.not_ready().unwrap(), "the source has not answered for 90 s");
+        metrics.set_finishing();
         assert_eq!(metrics.not_ready(), None);
         let page = String::from_utf8(metrics.render().unwrap()).unwrap();
         for line in [

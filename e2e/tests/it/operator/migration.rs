@@ -17,7 +17,7 @@ use programs::progress::Progress;
 use programs::server::{Program, Server, ServerPorts};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
@@ -104,14 +104,15 @@ const WRITE_INTERVAL: Duration = Duration::from_millis(5);
 /// Writes one key after another until it is told to stop.
 struct Writer {
     stops: Arc<AtomicBool>,
-    task: JoinHandle<i64>,
+    task: JoinSet<i64>,
 }
 
 impl Writer {
     fn start(channel: Channel) -> Self {
         let stops = Arc::new(AtomicBool::new(false));
         let stop = stops.clone();
-        let task = tokio::spawn(async move {
+        let mut task = JoinSet::new();
+        task.spawn(async move {
             let mut kv = KvClient::new(channel);
             for n in 0_u64.. {
                 let put = pb::PutRequest {
@@ -131,9 +132,9 @@ impl Writer {
     }
 
     /// Stops it; returns the revision of its last write.
-    async fn stop(self) -> i64 {
+    async fn stop(mut self) -> i64 {
         self.stops.store(true, Ordering::Relaxed);
-        self.task.await.unwrap()
+        self.task.join_next().await.unwrap().unwrap()
     }
 }
 
