@@ -24,7 +24,7 @@ pub(super) use tikv::IMPORTING_REGISTER;
 /// How often a copy is begun again because the source has deleted history that is needed.
 const MAX_COPY_RESTARTS: u32 = 3;
 
-/// What is done with an incomplete copy that is found.
+/// The use of an incomplete copy that is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PartialCopy {
     /// A copy of this source is continued. Anything else is refused.

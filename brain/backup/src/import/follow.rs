@@ -24,7 +24,7 @@ use telemetry::metrics::ImportMetrics;
 /// The interval at which leases and compaction of the source are asked for.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(15);
 
-/// A copy that is more revisions behind than this does not follow its source: it would take long to finish.
+/// The number of revisions that a copy may lack while it counts as following its source.
 const MAX_FOLLOWING_LAG: Revision = 10_000;
 
 /// The time without a write of a client after which the writers of a source are taken to have ended.
@@ -40,7 +40,7 @@ const MAX_LEASE_ROUNDS: usize = 8;
 /// The number of times that users are copied again because they changed while keys were compared.
 const MAX_USER_ROUNDS: usize = 8;
 
-/// The number of times that the copy catches up after the comparison while leases of the source go on ending.
+/// The number of times that the copy catches up after the comparison while more leases of the source end.
 const MAX_CLOSING_ROUNDS: usize = 1_000;
 
 /// The number of times that all keys are compared, if the source compacts the revision during a comparison.
@@ -60,7 +60,7 @@ pub(crate) struct OpenWatch {
 /// A client of the source has written a revision after the comparison with the copy began.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the source is still written to: revision {0} was written after it was compared with the copy, or meanwhile. Stop the writers; the same command copies the rest"
+    "the source is still written to: revision {0} was written after the comparison with the copy began. Stop the writers; the same command copies the rest"
 )]
 struct StillWritten(Revision);
 

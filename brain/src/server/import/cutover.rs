@@ -1,4 +1,4 @@
-//! The end of a copy that follows its source: by SIGUSR1, or by a file, for whoever cannot send a signal.
+//! The end of a copy that follows its source: by SIGUSR1, or by a file where no signal can be sent.
 
 use std::fs;
 use std::io;

@@ -101,7 +101,7 @@ fn free_ports() -> [u16; 3] {
 /// Between two writes: the copy needs some of the processor's time.
 const WRITE_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Writes one key after another until it is told to stop.
+/// Writes one key after another until it is stopped.
 struct Writer {
     stops: Arc<AtomicBool>,
     task: JoinSet<i64>,
@@ -209,7 +209,7 @@ fn cluster_follows_an_etcd_under_writes_and_takes_over_from_it() {
         .await;
         brains.until_condition("Bootstrapped", "False", &["Following"]).await;
 
-        // it does not end while somebody writes
+        // it does not end while a client writes
         brains.annotate("kubebrain.io/cutover", "true").await;
         brains.until_condition("Bootstrapped", "False", &["CuttingOver"]).await;
         let stopped = Instant::now();
