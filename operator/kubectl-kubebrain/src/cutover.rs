@@ -55,7 +55,7 @@ pub(super) async fn request(
     }
     writeln!(
         out,
-        "This ends the copy of {} into {name}: it is brought to the last revision there and compared, and then the members start. Stop the clients that write there first: later changes are not copied.",
+        "This ends the copy of {} into {name}: it is brought to the last revision there and compared, and then the members start. Stop the clients that write there first: the copy does not end before.",
         etcd.endpoints.join(", ")
     )?;
     if !yes && !agreed(&format!("End the copy into {name}?"), out)? {

@@ -310,6 +310,22 @@ fn revisions(revised: &[RevisionEvents]) -> Vec<Revision> {
     revised.iter().map(|revised| revised.revision).collect()
 }
 
+/// A copy of nothing.
+async fn empty_copy() -> Importer {
+    let (log, rows) = (Arc::new(MemLog::new()), Arc::new(MemRows::new()));
+    Importer::open(log, rows, &RestoreOptions::default()).await.unwrap()
+}
+
+/// The keys of the source, each written by a revision of its own.
+fn revised(source: &Fake) -> Vec<RevisionEvents> {
+    let kvs = source.get().kvs.clone();
+    let revised = kvs.into_iter().map(|kv| RevisionEvents {
+        revision: kv.mod_revision,
+        kvs: vec![kv],
+    });
+    revised.collect()
+}
+
 fn lost() -> Option<Status> {
     Some(Status::unavailable("lost"))
 }
@@ -438,13 +454,7 @@ async fn key_whose_lease_the_source_has_lost_is_equal_and_one_that_it_has_is_not
     let fake = Fake::at(3);
     fake.get().kvs = vec![kv("a", 2, 7), kv("b", 3, 7)];
     let (mut source, _served) = fake.source().await;
-    let mut importer = Importer::open(
-        Arc::new(MemLog::new()),
-        Arc::new(MemRows::new()),
-        &RestoreOptions::default(),
-    )
-    .await
-    .unwrap();
+    let mut importer = empty_copy().await;
     let revised = [("a", 2), ("b", 3)].map(|(key, revision)| RevisionEvents {
         revision,
         kvs: vec![kv(key, revision, 7)],
@@ -489,19 +499,8 @@ async fn compared_copy_follows_ends_of_leases_and_refuses_writes() {
     fake.get().kvs = vec![kv("a", 2, 7), kv("b", 3, 7), kv("key", 4, 0)];
     fake.get().leases = vec![7];
     let (mut source, _served) = fake.source().await;
-    let mut importer = Importer::open(
-        Arc::new(MemLog::new()),
-        Arc::new(MemRows::new()),
-        &RestoreOptions::default(),
-    )
-    .await
-    .unwrap();
-    let kvs = fake.get().kvs.clone();
-    let revised = kvs.into_iter().map(|kv| RevisionEvents {
-        revision: kv.mod_revision,
-        kvs: vec![kv],
-    });
-    let revised: Vec<_> = revised.collect();
+    let mut importer = empty_copy().await;
+    let revised = revised(&fake);
     leases::grant_named(&mut source, &mut importer, &revised).await.unwrap();
     importer.append(revised).await.unwrap();
     let (_finish, may_finish) = tokio::sync::watch::channel(true);
@@ -558,19 +557,8 @@ async fn page_that_is_too_long_is_read_in_smaller_ones() {
     });
     fake.get().kvs = long.collect();
     let (mut source, _served) = fake.source().await;
-    let mut importer = Importer::open(
-        Arc::new(MemLog::new()),
-        Arc::new(MemRows::new()),
-        &RestoreOptions::default(),
-    )
-    .await
-    .unwrap();
-    let kvs = fake.get().kvs.clone();
-    let revised = kvs.into_iter().map(|kv| RevisionEvents {
-        revision: kv.mod_revision,
-        kvs: vec![kv],
-    });
-    importer.append(revised.collect()).await.unwrap();
+    let mut importer = empty_copy().await;
+    importer.append(revised(&fake)).await.unwrap();
     source.accept_at_most(250_000);
     let compared = verify::compare(&mut source, &mut importer).await.unwrap();
     assert_eq!(compared.versions, 9);

@@ -35,7 +35,7 @@ async fn cutover_is_an_annotation_and_says_what_it_does() {
     let said = says(&api, cutover(false)).await.unwrap();
     let expected = [
         "This ends the copy of https://10.0.0.5:2379, https://10.0.0.6:2379 into dev: it is brought to the last revision there and compared, \
-         and then the members start. Stop the clients that write there first: later changes are not copied.",
+         and then the members start. Stop the clients that write there first: the copy does not end before.",
         "requested the cutover of dev; to see its state: kubectl kubebrain status dev",
     ];
     assert_eq!(said.lines().collect::<Vec<_>>(), expected);
