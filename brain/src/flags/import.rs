@@ -126,6 +126,14 @@ pub(super) fn read(args: &ArgMatches, env: &[(OsString, OsString)]) -> Result<Su
     if command.follows && command.until_revision.is_some() {
         return Err(FlagError("--follow and --until-revision exclude each other".to_owned()));
     }
+    for (flag, file) in [
+        ("cutover-file", &command.cutover_file),
+        ("result-file", &command.result_file),
+    ] {
+        if file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
+            return Err(FlagError(format!("--{flag} needs the path of a file")));
+        }
+    }
     if command.cutover_file.is_some() && !command.follows {
         return Err(FlagError("--cutover-file needs --follow".to_owned()));
     }

@@ -96,6 +96,14 @@ fn import_refuses_what_it_would_ignore() {
             "exclude each other",
         ),
         (
+            "import --from-endpoints a:1 --data-dir d --follow --cutover-file=",
+            "--cutover-file needs the path of a file",
+        ),
+        (
+            "import --from-endpoints a:1 --data-dir d --result-file=",
+            "--result-file needs the path of a file",
+        ),
+        (
             "import --from-endpoints a:1 --data-dir d --cutover-file f",
             "--cutover-file needs --follow",
         ),
