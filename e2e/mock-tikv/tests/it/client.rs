@@ -57,13 +57,19 @@ pub(crate) async fn insert(client: &TransactionClient, key: &str, value: &str) -
     txn.commit().await
 }
 
-/// Pairs, put in two phases. Secondaries may still be locked when this returns.
+/// Pairs, put in two phases. All are committed when this returns.
 pub(crate) async fn put(client: &TransactionClient, pairs: &[(&str, &str)]) -> Result<Option<Timestamp>, Error> {
     let mut txn = begin(client, two_phase()).await;
     for &(key, value) in pairs {
         txn.put(key.to_owned(), value.to_owned()).await.unwrap();
     }
-    txn.commit().await
+    let committed = txn.commit().await?;
+    if pairs.len() > 1 {
+        // The client commits all but the first key in the background. A read waits for that.
+        let keys: Vec<_> = pairs.iter().map(|&(key, _)| key.to_owned()).collect();
+        assert_eq!(snapshot(client).await.batch_get(keys).await?.count(), pairs.len());
+    }
+    Ok(committed)
 }
 
 pub(crate) async fn snapshot(client: &TransactionClient) -> Snapshot {

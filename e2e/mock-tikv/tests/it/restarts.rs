@@ -55,7 +55,7 @@ async fn a_data_file_carries_everything_to_the_next_run() {
     put(&client, &[("a", "1"), ("b", "2")]).await.unwrap();
     mock_tikv.split(b"b").await.unwrap();
     mock_tikv.move_region(b"b", 2).await.unwrap();
-    // The second key is committed in the background: a reader waits for that, and learns of the split.
+    // The client learns of the split.
     assert_eq!(scan(&client, "a".to_owned().., 10).await, ["a=1", "b=2"]);
     // Left locked.
     mock_tikv
