@@ -8,7 +8,9 @@ use cluster::forward;
 use cluster::members::Members;
 use etcd_types::version;
 use mvcc::row;
-use net::http::member::{DescribeMember, LeaderRef, LeaderTerm, MemberPage, MemberRole, StorageInUse, StoredFormats};
+use net::http::member::{
+    DescribeMember, LeaderRef, LeaderTerm, MemberPage, MemberRole, SpaceInUse, StorageInUse, StoredFormats,
+};
 use net::http::{AlarmKind, HealthChecks as _};
 
 /// The timeout of the test reads: storage that answers later counts as not ready.
@@ -22,6 +24,8 @@ pub struct AboutStore {
     pub members: Members,
     /// The storage in use.
     pub storage: StorageInUse,
+    /// Returns the space of the storage.
+    pub space: Box<dyn Fn() -> SpaceInUse + Send + Sync>,
     /// The store.
     pub store: ApiContext,
 }
@@ -73,6 +77,7 @@ impl DescribeMember for AboutStore {
                 reachable: matches!(serializable, Ok(Ok(()))),
                 ..self.storage.clone()
             },
+            space: (self.space)(),
             tls: None,
         }
     }

@@ -351,6 +351,8 @@ pub struct Limits {
     pub max_concurrent_streams: u32,
     /// Bytes the store may occupy.
     pub quota: Quota,
+    /// True if the NOSPACE alarm is disarmed once there is space again.
+    pub disarms_nospace: bool,
     /// Bytes of memory that requests and responses in flight may take.
     pub max_inflight_bytes: usize,
 }

@@ -304,6 +304,7 @@ fn limits(values: &Values<'_>, storage: &Storage, warnings: &mut Vec<String>) ->
         max_txn_ops: values.number("max-txn-ops")?,
         max_concurrent_streams,
         quota,
+        disarms_nospace: values.bool("auto-disarm-nospace"),
     })
 }
 

@@ -125,6 +125,7 @@ pub const FLAGS: &[Flag] = &[
     text("max-wals", "5", Member, Idle("log segments are removed when they are no longer needed")),
     bool("memory-mlock", "false", Member, Idle("memory is not locked")),
     text("quota-backend-bytes", "0", Member, Works("maximum size of the rows in bytes before the NOSPACE alarm is raised; in a data directory without the log, as in etcd. 0: 2 GiB in a data directory, no limit on TiKV; below 0: no limit")),
+    bool("auto-disarm-nospace", "false", Member, Works("disarm the NOSPACE alarm once the store takes less than nine tenths of its quota, and the disk has space to spare, for 10 seconds; the leader decides")),
     text("backend-bbolt-freelist-type", "map", Member, Idle("there is no bbolt file")),
     text("backend-batch-interval", "", Member, Idle("batches form on their own")),
     text("backend-batch-limit", "0", Member, Idle("batches form on their own")),

@@ -1,10 +1,11 @@
-//! Sizes of files that fit a data directory, and the metrics of its log.
+//! The space of a data directory, sizes of files that fit it, and the metrics of its log.
 
 use std::path::Path;
 
 use anyhow::Context as _;
 
 use engine::log::LogWrite;
+use net::http::member::DiskInUse;
 use telemetry::metrics::DiskMetrics;
 
 /// Counts what a log does.
@@ -16,6 +17,15 @@ pub fn count_log(done: LogWrite, disk: &DiskMetrics) {
         }
         LogWrite::Synced(took) => disk.wal_fsync.observe(took.as_secs_f64()),
     }
+}
+
+/// Returns the size of the file system of a directory, and how much of it is free; `None` if it cannot be queried.
+pub fn disk_in_use(path: &Path) -> Option<DiskInUse> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    Some(DiskInUse {
+        bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+        available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+    })
 }
 
 /// Returns the size of the rows' in-memory table, such that a few tables on disk fit a small medium, too. Fails if the file system

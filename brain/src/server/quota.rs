@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use engine::rows::Rows;
-use store::sequencer::SpaceQuota;
+use store::sequencer::{SpaceLevel, SpaceQuota};
 
 /// The space available to a directory.
 #[derive(Debug, Clone)]
@@ -23,6 +23,9 @@ const MAX_RESERVE_BYTES: u64 = 256 << 20;
 /// The part of the medium that is kept free within these limits, as a divisor.
 const RESERVE_DIVISOR: u64 = 20;
 
+/// The last part of a quota in which space is low, as a divisor.
+const LOW_DIVISOR: u64 = 10;
+
 impl DiskSpace {
     /// Returns the space of the file system that holds `path`, limited to `quota` bytes. Fails if the file system cannot be
     /// queried.
@@ -39,24 +42,42 @@ impl DiskSpace {
     }
 }
 
-impl SpaceQuota for DiskSpace {
-    fn exceeded(&self, size: &dyn Fn() -> u64, rows: &dyn Rows) -> bool {
-        // Asked before the size: a merge that ends in between has made that smaller.
-        let is_reclaiming = rows.is_reclaiming();
-        let full = match rustix::fs::statvfs(&self.path) {
-            Ok(stat) => {
-                let (free, wanted) = (
-                    stat.f_bavail.saturating_mul(stat.f_frsize),
-                    self.reserve + rows.to_come(),
-                );
-                free < self.reserve || (free < wanted && free + rows.left_over() < wanted)
-            }
+impl DiskSpace {
+    /// Returns the level of the medium: what is free must also hold what rows need for their next merge.
+    fn medium(&self, rows: &dyn Rows) -> SpaceLevel {
+        let stat = match rustix::fs::statvfs(&self.path) {
+            Ok(stat) => stat,
             Err(error) => {
                 tracing::warn!(%error, path = %self.path.display(), "cannot read the free space");
-                false
+                return SpaceLevel::Low;
             }
         };
-        full || self.quota.is_some_and(|quota| !is_reclaiming && size() > quota)
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let wanted = self.reserve + rows.to_come();
+        if free < self.reserve || (free < wanted && free + rows.left_over() < wanted) {
+            SpaceLevel::Exhausted
+        } else if free < wanted + self.reserve / 2 {
+            SpaceLevel::Low
+        } else {
+            SpaceLevel::Ample
+        }
+    }
+}
+
+impl SpaceQuota for DiskSpace {
+    fn level(&self, size: &dyn Fn() -> u64, rows: &dyn Rows) -> SpaceLevel {
+        // Asked before the size: a merge that ends in between has made that smaller.
+        let is_reclaiming = rows.is_reclaiming();
+        let medium = self.medium(rows);
+        let Some(quota) = self.quota.filter(|_| medium != SpaceLevel::Exhausted) else {
+            return medium;
+        };
+        match used(size(), quota) {
+            // Merges that are due may give it back.
+            SpaceLevel::Exhausted if is_reclaiming => SpaceLevel::Low,
+            SpaceLevel::Ample => medium,
+            level => level,
+        }
     }
 }
 
@@ -65,7 +86,39 @@ impl SpaceQuota for DiskSpace {
 pub(crate) struct QuotaSpace(pub(crate) Option<u64>);
 
 impl SpaceQuota for QuotaSpace {
-    fn exceeded(&self, size: &dyn Fn() -> u64, _: &dyn Rows) -> bool {
-        self.0.is_some_and(|quota| size() > quota)
+    fn level(&self, size: &dyn Fn() -> u64, _: &dyn Rows) -> SpaceLevel {
+        self.0.map_or(SpaceLevel::Ample, |quota| used(size(), quota))
+    }
+}
+
+/// Returns the level of a quota by the bytes that are used.
+fn used(bytes: u64, quota: u64) -> SpaceLevel {
+    if bytes > quota {
+        SpaceLevel::Exhausted
+    } else if bytes >= quota - quota / LOW_DIVISOR {
+        SpaceLevel::Low
+    } else {
+        SpaceLevel::Ample
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_tenth_of_quota_is_low() {
+        let levels = [0, 89, 90, 100, 101].map(|bytes| used(bytes, 100));
+        assert_eq!(
+            levels,
+            [
+                SpaceLevel::Ample,
+                SpaceLevel::Ample,
+                SpaceLevel::Low,
+                SpaceLevel::Low,
+                SpaceLevel::Exhausted
+            ]
+        );
+        assert_eq!(used(u64::MAX, u64::MAX), SpaceLevel::Low);
     }
 }

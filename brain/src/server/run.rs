@@ -290,6 +290,7 @@ fn options(config: &Config, member: u64, lone: bool, timing: &ElectionConfig) ->
     NodeOptions {
         sequencer: SequencerOptions {
             compaction: config.compaction,
+            disarms_nospace: config.limits.disarms_nospace,
             flush_bytes: bounds.flush_bytes.min(share),
             ..bounds
         },
@@ -531,6 +532,7 @@ fn bounds(member: u64, lone: bool) -> SequencerOptions {
         flush_interval: Duration::from_secs(10),
         memtable_bytes,
         lease_bytes: sizing::LEASES.of_available(),
+        disarms_nospace: false,
         compaction: CompactionPace::default(),
     }
 }

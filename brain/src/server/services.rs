@@ -9,6 +9,7 @@ use tonic::service::Routes;
 
 use crate::flags;
 use crate::flags::{Config, Quota, Storage};
+use crate::server::disk_space::disk_in_use;
 use ::watch::{DynHistory, Hub};
 use api::auth::AuthService;
 use api::cluster::ClusterService;
@@ -41,7 +42,7 @@ use etcd_types::url::Url;
 use mvcc::evaluate::MAX_ANSWER_BYTES;
 use mvcc::key_index::IndexPhase;
 use net::grpc_health::HealthService;
-use net::http::member::StorageInUse;
+use net::http::member::{SpaceInUse, StorageInUse};
 use net::serve::{PortServices, UnaryRpcs};
 use runtime::log_once::LogOnce;
 use runtime::tasks::Tasks;
@@ -150,6 +151,7 @@ pub fn services(
     set_constants(&metrics, api.member_id, quota);
     count_leader_changes(&api, tasks, stop);
     let data_dir = matches!(config.storage, Storage::Embedded).then(|| config.data_dir.clone());
+    let space = space_in_use(size.clone(), u64::try_from(quota).ok(), data_dir.clone());
     metrics.before_render(observe(
         api.clone(),
         watched,
@@ -181,6 +183,7 @@ pub fn services(
             name: config.name.clone(),
             members: listed,
             storage,
+            space: Box::new(space),
             store: api,
         })),
         metrics,
@@ -251,6 +254,15 @@ fn quota(config: &Config) -> i64 {
     match config.limits.quota {
         Quota::Off => -1,
         Quota::Bytes(bytes) => i64::try_from(bytes).unwrap_or(i64::MAX),
+    }
+}
+
+/// Returns a function that looks at the space that the store and the file system of its directory occupy.
+fn space_in_use(size: StoreSize, quota_bytes: Option<u64>, data_dir: Option<PathBuf>) -> impl Fn() -> SpaceInUse {
+    move || SpaceInUse {
+        bytes: size(),
+        quota_bytes,
+        disk: data_dir.as_deref().and_then(disk_in_use),
     }
 }
 

@@ -43,7 +43,7 @@ use telemetry::metrics::Metrics;
 
 use options::MIN_BATCH_REQUESTS;
 pub use options::SequencerOptions;
-pub use quota::{DynSpaceQuota, SpaceQuota};
+pub use quota::{DynSpaceQuota, SpaceLevel, SpaceQuota};
 
 pub mod command;
 
@@ -91,7 +91,7 @@ pub struct Sequencer {
     writer: Writer,
     commands: mpsc::Receiver<QueuedCommand>,
     pending: VecDeque<QueuedCommand>,
-    /// Alarms to raise. They go before the requests that are refused because of them: as on etcd, a client that was refused finds the
+    /// Alarms to raise or to disarm. They go before the requests that are refused because of them: as on etcd, a client that was refused finds the
     /// alarm raised.
     alarms: Vec<QueuedCommand>,
     lease_ends: LeaseEnds,
@@ -111,6 +111,8 @@ pub struct Sequencer {
     permitted: PermittedLeases,
     /// The bytes of requests since space was last checked.
     unchecked: usize,
+    /// The time since which space has been ample while the NOSPACE alarm is raised.
+    ample_since: Option<Instant>,
     lease_room: LeaseRoom,
     /// Leases that may expire in one tick.
     expire_limit: usize,
@@ -167,6 +169,7 @@ impl Sequencer {
             head,
             permitted: PermittedLeases::default(),
             unchecked: 0,
+            ample_since: None,
             lease_room: LeaseRoom::Ample,
             expire_limit: tick::EXPIRES_PER_TICK,
             is_raising: false,

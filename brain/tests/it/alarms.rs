@@ -1,17 +1,21 @@
 //! Alarms that clients raise.
 
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::maintenance::{HashLimit, MaintenanceService, SnapshotSender};
 use backup::snapshot::Spool;
 use cluster::members::Members;
 use engine::log::MemLog;
+use engine::rows::Rows;
 use engine::rows::mem::MemRows;
 use etcd_types::errors::Error;
 use etcd_types::types::Caller;
 use pb::maintenance_server::Maintenance as _;
-use store::alarm::CORRUPT;
+use store::alarm::{CORRUPT, NOSPACE};
 use store::sequencer::command::Command;
+use store::sequencer::{SpaceLevel, SpaceQuota};
 use tonic::{Code, Request as Ask};
 
 use crate::engine::Engine;
@@ -91,5 +95,68 @@ async fn alarms_are_those_of_members_and_of_known_kinds() {
         alarm(2, member, NOSPACE_ALARM).await.unwrap();
     }
     assert!(engine.store.state.alarms().is_empty());
+    engine.stop().await.unwrap();
+}
+
+/// The level that the test sets.
+#[derive(Clone, Default)]
+struct SetSpace(Arc<AtomicU8>);
+
+impl SetSpace {
+    fn set(&self, level: SpaceLevel) {
+        self.0.store(level as u8, Ordering::SeqCst);
+    }
+}
+
+impl SpaceQuota for SetSpace {
+    fn level(&self, _: &dyn Fn() -> u64, _: &dyn Rows) -> SpaceLevel {
+        let levels = [SpaceLevel::Ample, SpaceLevel::Low, SpaceLevel::Exhausted];
+        levels[usize::from(self.0.load(Ordering::SeqCst))]
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nospace_is_disarmed_once_space_has_been_ample_for_ten_seconds() {
+    let space = SetSpace::default();
+    let mut engine = Engine::start_disarming(space.clone()).await.unwrap();
+    let put = || {
+        Request::Put(pb::PutRequest {
+            key: "key".into(),
+            value: "value".into(),
+            ..pb::PutRequest::default()
+        })
+    };
+    engine.call(put()).await.unwrap();
+    space.set(SpaceLevel::Exhausted);
+    let state = engine.store.state.clone();
+    let raised = || state.has_alarm(NOSPACE);
+    let until = async |is_raised| {
+        while raised() != is_raised {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    until(true).await;
+    // A client's alarm is another one, which does not outlive the first.
+    let alarm = Command::Alarm(7, NOSPACE, true);
+    let asked = engine.store.sequencer.propose(&state, Caller::Server, alarm, 64).await;
+    asked.result.unwrap();
+    for level in [SpaceLevel::Exhausted, SpaceLevel::Low] {
+        space.set(level);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(raised(), "{level:?}");
+        engine.call(put()).await.unwrap_err();
+    }
+    space.set(SpaceLevel::Ample);
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    assert!(raised());
+    // Space that is low for a moment begins the time anew.
+    space.set(SpaceLevel::Low);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    space.set(SpaceLevel::Ample);
+    let again = tokio::time::Instant::now();
+    until(false).await;
+    assert!(again.elapsed() >= Duration::from_secs(9), "{:?}", again.elapsed());
+    assert!(state.alarms().is_empty());
+    engine.call(put()).await.unwrap();
     engine.stop().await.unwrap();
 }

@@ -16,7 +16,8 @@ use cluster::members::Members;
 use cluster::node::Node;
 use cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
 use engine::LogAndRows;
-use engine::log::{DynLog, Log};
+use engine::log::{DynLog, Log, MemLog};
+use engine::rows::mem::MemRows;
 use engine::rows::{DynRows, Rows};
 use etcd_types::types::Committed;
 use mvcc::fetch::FetchBudgets;
@@ -24,7 +25,7 @@ use pb::kv_server::Kv;
 use pb::lease_server::Lease;
 use runtime::tasks::Tasks;
 use store::flush::CompactionPace;
-use store::sequencer::{SequencerOptions, SpaceQuota};
+use store::sequencer::{DynSpaceQuota, SequencerOptions, SpaceLevel, SpaceQuota};
 use telemetry::metrics::Metrics;
 use telemetry::slow_requests::ApplyLog;
 use tokio::sync::oneshot;
@@ -47,20 +48,39 @@ pub(crate) struct Engine {
 pub(crate) struct Endless;
 
 impl SpaceQuota for Endless {
-    fn exceeded(&self, _: &dyn Fn() -> u64, _: &dyn Rows) -> bool {
-        false
+    fn level(&self, _: &dyn Fn() -> u64, _: &dyn Rows) -> SpaceLevel {
+        SpaceLevel::Ample
+    }
+}
+
+/// Settings of a store.
+struct EngineSetup {
+    compaction: CompactionPace,
+    fetches: FetchBudgets,
+    space: DynSpaceQuota,
+    disarms_nospace: bool,
+}
+
+impl Default for EngineSetup {
+    fn default() -> Self {
+        Self {
+            compaction: CompactionPace::default(),
+            fetches: FetchBudgets::default(),
+            space: Arc::new(Endless),
+            disarms_nospace: false,
+        }
     }
 }
 
 /// Opens a store, and leaves it to the caller who leads it.
 pub(crate) async fn open(engine: (DynLog, DynRows), metrics: &Arc<Metrics>) -> anyhow::Result<(NodeHandles, Node)> {
-    open_with(engine, metrics, (CompactionPace::default(), FetchBudgets::default())).await
+    open_with(engine, metrics, EngineSetup::default()).await
 }
 
 async fn open_with(
     engine: (DynLog, DynRows),
     metrics: &Arc<Metrics>,
-    (compaction, fetches): (CompactionPace, FetchBudgets),
+    setup: EngineSetup,
 ) -> anyhow::Result<(NodeHandles, Node)> {
     let options = NodeOptions {
         sequencer: SequencerOptions {
@@ -72,25 +92,21 @@ async fn open_with(
             flush_interval: Duration::from_millis(50),
             memtable_bytes: 256 << 10,
             lease_bytes: 8 << 20,
-            compaction,
+            disarms_nospace: setup.disarms_nospace,
+            compaction: setup.compaction,
         },
         watch: watch::WatchLimits::default(),
-        fetches,
+        fetches: setup.fetches,
         lease: Duration::ZERO,
     };
     let (log, rows) = engine;
-    node::open(LogAndRows { log, rows }, options, metrics, Arc::new(Endless)).await
+    node::open(LogAndRows { log, rows }, options, metrics, setup.space).await
 }
 
 impl Engine {
     /// Opens the store that `log` and `rows` are.
     pub(crate) async fn start(log: impl Log, rows: impl Rows) -> anyhow::Result<Self> {
-        Self::start_with(
-            (Arc::new(log), Arc::new(rows)),
-            CompactionPace::default(),
-            FetchBudgets::default(),
-        )
-        .await
+        Self::start_with((Arc::new(log), Arc::new(rows)), EngineSetup::default()).await
     }
 
     /// The same, with compactions at this pace.
@@ -99,29 +115,38 @@ impl Engine {
         rows: impl Rows,
         compaction: CompactionPace,
     ) -> anyhow::Result<Self> {
-        Self::start_with((Arc::new(log), Arc::new(rows)), compaction, FetchBudgets::default()).await
+        let setup = EngineSetup {
+            compaction,
+            ..EngineSetup::default()
+        };
+        Self::start_with((Arc::new(log), Arc::new(rows)), setup).await
     }
 
     /// The same, in a process that may use `memory` bytes of memory.
     pub(crate) async fn start_within(log: impl Log, rows: impl Rows, memory: u64) -> anyhow::Result<Self> {
-        Self::start_with(
-            (Arc::new(log), Arc::new(rows)),
-            CompactionPace::default(),
-            FetchBudgets::within(memory),
-        )
-        .await
+        let setup = EngineSetup {
+            fetches: FetchBudgets::within(memory),
+            ..EngineSetup::default()
+        };
+        Self::start_with((Arc::new(log), Arc::new(rows)), setup).await
     }
 
-    async fn start_with(
-        (log, rows): (DynLog, DynRows),
-        compaction: CompactionPace,
-        fetches: FetchBudgets,
-    ) -> anyhow::Result<Self> {
+    /// The same in memory, with this quota. The NOSPACE alarm is disarmed once there is space again.
+    pub(crate) async fn start_disarming(space: impl SpaceQuota) -> anyhow::Result<Self> {
+        let setup = EngineSetup {
+            space: Arc::new(space),
+            disarms_nospace: true,
+            ..EngineSetup::default()
+        };
+        Self::start_with((Arc::new(MemLog::new()), Arc::new(MemRows::new())), setup).await
+    }
+
+    async fn start_with((log, rows): (DynLog, DynRows), setup: EngineSetup) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
         let metrics = Arc::new(Metrics::new(false));
         let limits = RequestLimits::new(128, 1_572_864, &*rows);
-        let (store, node) = open_with((log, rows), &metrics, (compaction, fetches)).await?;
+        let (store, node) = open_with((log, rows), &metrics, setup).await?;
         let ending = stop.clone();
         let claim = LockClaim {
             lock: 0,

@@ -106,6 +106,7 @@ fn options(member: u64, flush_interval: Duration, lease: Duration) -> NodeOption
             flush_interval,
             memtable_bytes: 256 << 10,
             lease_bytes: usize::MAX,
+            disarms_nospace: false,
             compaction: CompactionPace::default(),
         },
         watch: ::watch::WatchLimits::default(),

@@ -51,6 +51,8 @@ pub struct MemberPage {
     pub alarms: Vec<&'static str>,
     /// The storage in use.
     pub storage: StorageInUse,
+    /// The space of that storage.
+    pub space: SpaceInUse,
     /// Certificates in use; `None` without TLS for clients.
     pub tls: Option<TlsInUse>,
 }
@@ -101,6 +103,30 @@ pub struct StorageInUse {
     /// Formats of the data directory; none on TiKV.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directory: Option<StoredFormats>,
+}
+
+/// The space of the storage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SpaceInUse {
+    /// Bytes of the store, without the log of a data directory, as `dbSize` of etcd's status.
+    pub bytes: u64,
+    /// The bytes at which the NOSPACE alarm is raised; none if there is no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota_bytes: Option<u64>,
+    /// The file system of the data directory; none on TiKV.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskInUse>,
+}
+
+/// A file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskInUse {
+    /// Its size.
+    pub bytes: u64,
+    /// The bytes that are free.
+    pub available_bytes: u64,
 }
 
 /// Certificates in use.

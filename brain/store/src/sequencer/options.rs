@@ -29,6 +29,8 @@ pub struct SequencerOptions {
     pub memtable_bytes: usize,
     /// Bytes that leases and attached keys take in memory at which no more are accepted.
     pub lease_bytes: usize,
+    /// True if the NOSPACE alarm is disarmed once there is space again.
+    pub disarms_nospace: bool,
     /// The pace of compactions.
     pub compaction: CompactionPace,
 }
@@ -57,6 +59,7 @@ mod tests {
             flush_interval: Duration::ZERO,
             memtable_bytes: 1,
             lease_bytes: 1,
+            disarms_nospace: false,
             compaction: CompactionPace::default(),
         };
         assert!((0..EAGER_RECORDS).all(|under_way| options.is_room(under_way, 0)));

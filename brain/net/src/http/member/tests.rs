@@ -44,6 +44,14 @@ impl DescribeMember for Told {
                 reachable: true,
                 directory: None,
             },
+            space: SpaceInUse {
+                bytes: 3,
+                quota_bytes: None,
+                disk: Some(DiskInUse {
+                    bytes: 5,
+                    available_bytes: 2,
+                }),
+            },
             tls: None,
         }
     }
@@ -116,7 +124,8 @@ async fn a_member_says_who_it_is_and_who_leads() {
         "formats": {"lowest": 1, "highest": 2, "written": 2},
         "role": "Follower", "ready": true, "epoch": 7, "revision": 5, "appliedSlot": 6,
         "leader": {"name": "b", "memberID": "000000000000000c"}, "alarms": ["NOSPACE"],
-        "storage": {"type": "TiKV", "clusterID": "7401", "reachable": true}, "tls": null,
+        "storage": {"type": "TiKV", "clusterID": "7401", "reachable": true},
+        "space": {"bytes": 3, "disk": {"bytes": 5, "availableBytes": 2}}, "tls": null,
     });
     assert_eq!(body, expected);
 }
