@@ -1,7 +1,7 @@
 //! Alarms that clients raise.
 
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use api::maintenance::{HashLimit, MaintenanceService, SnapshotSender};

@@ -93,6 +93,10 @@ pub struct KubeBrainClusterStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage: Option<StorageStatus>,
 
+    /// Space of the store, measured at most once an hour; absent until the leader has reported it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub space: Option<SpaceStatus>,
+
     /// Certificates by the Secret that holds them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::certificates")]
@@ -115,10 +119,44 @@ pub struct KubeBrainClusterStatus {
     pub operator_version: Option<String>,
 
     /// Conditions Ready, Available, Progressing, Degraded, CertificatesReady and StorageReady; also Stalled if only a change of the spec
-    /// helps, Bootstrapped with `spec.bootstrap`, and Archiving with `spec.backup.archive`.
+    /// helps, SpaceLow once the leader has reported a limit, Bootstrapped with `spec.bootstrap`, and Archiving with `spec.backup.archive`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Option<Vec<Condition>>,
+}
+
+/// Space of the store against the limit that it reaches first.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SpaceStatus {
+    /// The limit: the quota of the brains, or the file system of the volume.
+    pub limit: SpaceLimit,
+
+    /// Bytes that are used.
+    pub used_bytes: i64,
+
+    /// Bytes of the limit.
+    pub limit_bytes: i64,
+
+    /// Time of the measurement. It stays while little changes.
+    pub measured_at: Time,
+
+    /// Growth in bytes a day, a mean over the last measurements; absent after the first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_day: Option<i64>,
+
+    /// Time when the limit is reached at that rate; absent if this takes more than 30 days.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full_at: Option<Time>,
+}
+
+/// Limit of the space of a store.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+pub enum SpaceLimit {
+    /// The quota of the brains, at which they raise the alarm NOSPACE.
+    Quota,
+    /// The file system of the volume.
+    Disk,
 }
 
 /// Origin of a cluster's first data.

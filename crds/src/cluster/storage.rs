@@ -160,7 +160,10 @@ pub struct TikvTls {
         .field_path(".size"),
     validation = Rule::new("!isQuantity(string(self.size)) || quantity(string(self.size)).compareTo(quantity('64Mi')) >= 0")
         .message("storage.embedded.size must be at least 64Mi, such as 10Gi")
-        .field_path(".size")
+        .field_path(".size"),
+    validation = Rule::new("!has(self.autoGrow) || !isQuantity(string(self.autoGrow.max)) || !isQuantity(string(self.size)) || quantity(string(self.autoGrow.max)).compareTo(quantity(string(self.size))) >= 0")
+        .message("storage.embedded.autoGrow.max must not be smaller than storage.embedded.size")
+        .field_path(".autoGrow.max")
 )]
 pub struct Embedded {
     /// Size of the volume, such as `10Gi`. A volume can only grow, and only if its storage class allows expansion. A size smaller than that
@@ -185,6 +188,32 @@ pub struct Embedded {
     /// Policy for the volume when the cluster is deleted. Scaling to 0 always keeps the volume.
     #[serde(default)]
     pub when_deleted: Retention,
+
+    /// Growth of the volume by the operator, before it is full. Its storage class must allow expansion. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_grow: Option<AutoGrow>,
+}
+
+/// Growth of a volume: once four fifths of its file system are used, its claim is enlarged. Without `spec.quota` the brains then have no
+/// quota but the volume.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
+#[x_kube(
+    validation = Rule::new("isQuantity(string(self.max))")
+        .message("storage.embedded.autoGrow.max must be a size such as 100Gi")
+        .field_path(".max"),
+    validation = Rule::new("!has(self.step) || (isQuantity(string(self.step)) && quantity(string(self.step)).compareTo(quantity('64Mi')) >= 0)")
+        .message("storage.embedded.autoGrow.step must be a size of at least 64Mi, such as 10Gi")
+        .field_path(".step")
+)]
+pub struct AutoGrow {
+    /// Maximum size of the volume, such as `100Gi`.
+    pub max: Quantity,
+
+    /// Size that is added at a time, such as `10Gi`. Default: a quarter of the present size, but at least `1Gi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<Quantity>,
 }
 
 /// Access modes of a volume.

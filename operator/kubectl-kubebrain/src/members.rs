@@ -153,6 +153,7 @@ fn answer(status: &KubeBrainClusterStatus, member: &MemberStatus) -> Option<Memb
             reachable: true,
             directory: None,
         },
+        space: None,
         tls: None,
     })
 }

@@ -5,7 +5,8 @@
 //!
 //! `spec` reads a resource, `objects` renders what it wants, `certificates` and `issuance` make keys and certificates, `observed` and
 //! `member` hold what is known, `steps` plans one pass, and `status` reports on it. `backup` has all of this for a `KubeBrainBackup`,
-//! `backup_schedule` for a `KubeBrainBackupSchedule`, `archive` for the archive of a cluster, and `bootstrap` for its first data.
+//! `backup_schedule` for a `KubeBrainBackupSchedule`, `archive` for the archive of a cluster, `bootstrap` for its first data, and `space` for the
+//! space that its store has left.
 
 pub mod applied;
 pub mod archive;
@@ -23,6 +24,7 @@ pub mod objects;
 pub mod observed;
 pub mod ownership;
 pub mod quantity;
+pub mod space;
 pub mod spec;
 pub mod status;
 pub mod steps;

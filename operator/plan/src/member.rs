@@ -6,7 +6,8 @@ mod refusal;
 mod tests;
 
 pub use answer::{
-    BrainRole, CertificateInUse, KnownLeader, LoadedCertificates, MemberAnswer, MemberStorage, StoredFormats,
+    BrainRole, CertificateInUse, DiskSpace, KnownLeader, LoadedCertificates, MemberAnswer, MemberSpace, MemberStorage,
+    StoredFormats,
 };
 pub use refusal::BrainRefusal;
 

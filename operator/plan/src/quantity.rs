@@ -53,6 +53,20 @@ pub fn parse(quantity: &Quantity) -> Option<i128> {
     Some(value.checked_add(unit - 1)? / unit)
 }
 
+/// Returns a size in bytes, rounded up to whole MiB, as a quantity.
+pub fn of_bytes(bytes: u64) -> Quantity {
+    let mebibytes = bytes.div_ceil(1 << 20);
+    Quantity(match mebibytes % 1024 {
+        0 => format!("{}Gi", mebibytes / 1024),
+        _ => format!("{mebibytes}Mi"),
+    })
+}
+
+/// Returns a size in whole bytes; `None` as for `parse`, or if it does not fit.
+pub fn bytes(quantity: &Quantity) -> Option<u64> {
+    u64::try_from(parse(quantity)? / ONE).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +84,13 @@ mod tests {
         assert_eq!(value("1M"), value("1000k"));
         assert_eq!(value("0.0005"), Some(1));
         assert!(value("10Gi") > value("10G"));
+    }
+
+    #[test]
+    fn bytes_are_rounded_up_to_mebibytes() {
+        let written = [0, 1, 1 << 20, (1 << 30) + 1, 10 << 30].map(|bytes| of_bytes(bytes).0);
+        assert_eq!(written, ["0Gi", "1Mi", "1Mi", "1025Mi", "10Gi"]);
+        assert_eq!(bytes(&Quantity("1.5Ki".to_owned())), Some(1536));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crds::KubeBrainCluster;
 use crds::cluster::image::LocalRef;
 use crds::cluster::status::{
     BundleKind, BundleRef, CaStatus, CertificateStatus, Connection, Endpoints, KubeBrainClusterStatus, LeaderStatus,
-    MemberRole, MemberStatus, NextCa, RolloutStatus, StorageStatus,
+    MemberRole, MemberStatus, NextCa, RolloutStatus, SpaceLimit, StorageStatus,
 };
 use crds::cluster::tls::TlsMode;
 use k8s_openapi::api::core::v1::Pod;
@@ -23,6 +23,7 @@ use crate::member::BrainRole;
 use crate::names::{self, CLIENT_PORT, Names};
 use crate::objects::{ObjectKey, ObjectKind};
 use crate::observed::{Observed, is_ready};
+use crate::space::{self, StoreSpace, growth};
 use crate::spec::is_external;
 use crate::spec::{self, Desired, DesiredStorage};
 use crate::steps::leadership::LeaderState;
@@ -88,7 +89,7 @@ pub fn of_known(cluster: &KubeBrainCluster) -> KubeBrainClusterStatus {
 
 /// Returns true for a condition of the operator. Conditions of other types belong to others.
 fn is_own(condition: &Condition) -> bool {
-    let optional = ["Stalled", archive::CONDITION, bootstrap::CONDITION];
+    let optional = ["Stalled", space::CONDITION, archive::CONDITION, bootstrap::CONDITION];
     optional.contains(&&*condition.type_) || conditions::PERMANENT_CONDITIONS.contains(&&*condition.type_)
 }
 
@@ -98,6 +99,7 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
     let now = pass.observed.now;
     let leader = leader(pass, previous.leader.as_ref());
     let facts = ConditionFacts::gather(cluster, pass);
+    let seen_space = seen_space(pass, previous.space.as_ref().map(|space| space.limit));
     let rollout = &pass.plan.rollout;
     let names = &pass.desired.names;
     let complete = matches!(facts.change, ChangeInProgress::None | ChangeInProgress::Resizing(_)) && facts.is_serving();
@@ -131,6 +133,7 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
         members: Some(members(pass)),
         connection: Some(connection(cluster, pass)),
         storage: Some(storage(cluster, pass)),
+        space: space::status(previous.space.as_ref(), seen_space, now),
         certificates: pass.desired.certificates.as_ref().map(|_| certificates(pass)),
         ca: authority(pass, previous.ca.clone()),
         rollout: rollout_status(cluster, pass, &facts),
@@ -159,6 +162,8 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
     };
     let mut updates = conditions::judge(&facts);
     let before = status.conditions.as_deref().unwrap_or_default();
+    let remedy = growth::remedy(pass.desired.storage.embedded(), pass.plan.claims.capacity.as_ref());
+    updates.extend(space::condition(before, seen_space, status.space.as_ref(), remedy));
     updates.extend(bootstrap::condition(cluster, before, pass.plan.bootstrap.as_ref()));
     updates.extend(archive::condition(before, &pass.observed.archive));
     publishable(cluster, status, &updates, now)
@@ -298,6 +303,12 @@ fn selector(cluster: &KubeBrainCluster, names: &Names) -> String {
     let given = cluster.spec.workload.selector.as_ref().filter(|_| is_external(cluster));
     let given = given.and_then(|selector| selector.match_labels.clone());
     names::selector_text(&given.unwrap_or_else(|| names.selector()))
+}
+
+/// Returns the space that the leader reports.
+fn seen_space(pass: &StatusInput<'_>, before: Option<SpaceLimit>) -> Option<StoreSpace> {
+    let leader = pass.observed.probes.get(pass.plan.lead.pod()?)?;
+    StoreSpace::of(leader.as_ref().ok()?.space.as_ref()?, before)
 }
 
 /// Returns the storage of the data. Id and prefix of TiKV keep the values that were recorded first.

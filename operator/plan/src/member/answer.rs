@@ -39,6 +39,8 @@ pub struct MemberAnswer {
     pub alarms: Vec<String>,
     /// Storage of its data.
     pub storage: MemberStorage,
+    /// Space of that storage. Old brains do not report it.
+    pub space: Option<MemberSpace>,
     /// Certificates in use; `None` if TLS is disabled.
     pub tls: Option<LoadedCertificates>,
 }
@@ -82,6 +84,28 @@ pub struct MemberStorage {
     pub reachable: bool,
     /// Formats of the data directory; `None` on TiKV.
     pub directory: Option<StoredFormats>,
+}
+
+/// Space of a brain's storage, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberSpace {
+    /// The store, without the log of a data directory.
+    pub bytes: u64,
+    /// Bytes at which the alarm NOSPACE is raised; `None` if there is no limit.
+    pub quota_bytes: Option<u64>,
+    /// The file system of the data directory; `None` on TiKV.
+    pub disk: Option<DiskSpace>,
+}
+
+/// Space of a file system, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskSpace {
+    /// Its size.
+    pub bytes: u64,
+    /// Bytes that are free.
+    pub available_bytes: u64,
 }
 
 /// Certificates that a brain has loaded.
@@ -160,6 +184,7 @@ struct WireAnswer {
     #[serde(default)]
     alarms: Vec<String>,
     storage: WireStorage,
+    space: Option<MemberSpace>,
     tls: Option<WireTls>,
 }
 
@@ -237,6 +262,7 @@ impl WireAnswer {
                 reachable: self.storage.reachable,
                 directory: self.storage.directory,
             },
+            space: self.space,
             tls,
         })
     }

@@ -47,6 +47,14 @@ fn answer_is_read_whole() {
             reachable: true,
             directory: None,
         },
+        space: Some(MemberSpace {
+            bytes: 5,
+            quota_bytes: Some(7),
+            disk: Some(DiskSpace {
+                bytes: 11,
+                available_bytes: 3,
+            }),
+        }),
         tls: Some(LoadedCertificates {
             trust_bundle: digest.clone(),
             server: until("2027-01-01T00:00:00Z"),

@@ -289,6 +289,14 @@ impl Renderer<'_> {
         }
         if let Some(bytes) = spec.quota.as_ref().and_then(crate::quantity::parse) {
             flags.push(("quota-backend-bytes", (bytes / crate::quantity::ONE).to_string()));
+        } else if self
+            .desired
+            .storage
+            .embedded()
+            .is_some_and(|embedded| embedded.auto_grow.is_some())
+        {
+            // The quota of the brain's own would be reached before the volume has grown.
+            flags.push(("quota-backend-bytes", "-1".to_owned()));
         }
         if let Some(level) = spec.log_level {
             flags.push(("log-level", level.flag().to_owned()));

@@ -195,7 +195,13 @@ impl ConditionFacts {
             change: ChangeInProgress::None,
             overdue: false,
             paused: cluster.spec.paused,
-            ignored: pass.desired.restart.ignored.clone().or_else(|| quota(cluster)),
+            ignored: pass
+                .desired
+                .restart
+                .ignored
+                .clone()
+                .or_else(|| quota(cluster))
+                .or_else(|| plan.claims.auto_grow_ignored.clone()),
             pending: cluster.spec.paused && (plan.trial.is_some() || plan.safe_steps().len() < plan.steps.len()),
             trust: trust(cluster, pass),
             volumes,
@@ -221,14 +227,15 @@ impl ConditionFacts {
 
 /// Returns a message if a quota is larger than the volume.
 fn quota(cluster: &KubeBrainCluster) -> Option<String> {
-    let (quota, size) = (
-        cluster.spec.quota.as_ref()?,
-        &cluster.spec.storage.embedded.as_ref()?.size,
-    );
+    let (quota, embedded) = (cluster.spec.quota.as_ref()?, cluster.spec.storage.embedded.as_ref()?);
+    let (size, field) = match &embedded.auto_grow {
+        Some(auto) => (&auto.max, "autoGrow.max"),
+        None => (&embedded.size, "size"),
+    };
     let (bytes, room) = (crate::quantity::parse(quota)?, crate::quantity::parse(size)?);
     (bytes > room).then(|| {
         format!(
-            "quota {} is larger than storage.embedded.size {}: the volume is full before the quota is reached",
+            "quota {} is larger than storage.embedded.{field} {}: the volume is full before the quota is reached",
             quota.0, size.0
         )
     })

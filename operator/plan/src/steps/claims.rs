@@ -12,6 +12,7 @@ use crate::objects::{ObjectKey, ObjectKind};
 use crate::observed::Observed;
 use crate::ownership::{self, Ownership};
 use crate::quantity;
+use crate::space::growth::{self, ClaimSizes};
 use crate::spec::{Desired, SpecRefusal};
 
 /// Reason for refusing changes while a claim is being deleted.
@@ -28,6 +29,8 @@ pub struct ClaimsStatus {
     pub lost: Vec<String>,
     /// The smallest capacity among the volumes.
     pub capacity: Option<Quantity>,
+    /// Reason why a volume does not grow by itself, although the spec asks for it.
+    pub auto_grow_ignored: Option<String>,
     /// Claims whose volume does not have the wanted size yet.
     pub growing: Vec<String>,
     /// Growing claims that the storage cannot expand, with the reason.
@@ -86,20 +89,30 @@ pub fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
         if held.is_some() && plan.claims.capacity.as_ref().is_none_or(smaller) {
             plan.claims.capacity = held.cloned();
         }
+        let member = name.strip_prefix("data-").and_then(|pod| observed.probes.get(pod));
+        let member = member.and_then(|answer| answer.as_ref().ok());
+        let request = request(claim);
+        let sizes = ClaimSizes {
+            requested: request.as_ref(),
+            capacity: held,
+        };
+        let size = growth::wanted(wanted, sizes, member);
+        if plan.claims.auto_grow_ignored.is_none() {
+            plan.claims.auto_grow_ignored = growth::ignored(wanted, held, member);
+        }
         let requested = requested(claim);
-        let larger = |than: Option<i128>| quantity::parse(&wanted.size) > than;
+        let larger = |than: Option<i128>| quantity::parse(&size) > than;
         let class = claim
             .spec
             .as_ref()
             .and_then(|spec| spec.volume_attributes_class_name.clone());
         let reclassed = wanted.volume_attributes_class_name.is_some() && wanted.volume_attributes_class_name != class;
         // An expansion that did not happen may be reverted, but not below the capacity of the volume.
-        let taken_back = requested > quantity::parse(&wanted.size) && larger(capacity(claim));
+        let taken_back = requested > quantity::parse(&size) && larger(capacity(claim));
         if larger(requested) || taken_back || reclassed {
-            let size = if larger(requested) || taken_back {
-                wanted.size.clone()
-            } else {
-                request(claim).unwrap_or(wanted.size.clone())
+            let size = match request {
+                Some(request) if !larger(requested) && !taken_back => request,
+                _ => size.clone(),
             };
             let attributes_class = wanted.volume_attributes_class_name.clone().filter(|_| reclassed);
             plan.steps.push(PlanStep::ChangeClaim {
@@ -109,7 +122,7 @@ pub fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
             });
         }
         if larger(requested) || larger(capacity(claim)) {
-            if let Some(why) = infeasible(claim).filter(|_| requested == quantity::parse(&wanted.size)) {
+            if let Some(why) = infeasible(claim).filter(|_| requested == quantity::parse(&size)) {
                 plan.claims.infeasible.insert(name.clone(), why);
             }
             plan.claims.growing.push(name);

@@ -1,0 +1,262 @@
+use crds::cluster::storage::{AutoGrow, Embedded};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::json;
+
+use super::growth::ClaimSizes;
+use super::*;
+use crate::member::DiskSpace;
+use crate::steps::PlanStep;
+use crate::testing::{FakeCluster, answer};
+
+const GI: u64 = 1 << 30;
+
+fn at(hours: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + hours * 3600).unwrap()
+}
+
+fn quota(used: u64, bytes: u64) -> Option<StoreSpace> {
+    Some(StoreSpace {
+        limit: SpaceLimit::Quota,
+        used,
+        bytes,
+    })
+}
+
+fn reported(bytes: u64, quota_bytes: Option<u64>, disk: Option<(u64, u64)>) -> MemberSpace {
+    MemberSpace {
+        bytes,
+        quota_bytes,
+        disk: disk.map(|(bytes, available_bytes)| DiskSpace { bytes, available_bytes }),
+    }
+}
+
+#[test]
+fn nearest_limit_counts_and_does_not_alternate() {
+    let of = |space: MemberSpace, before| StoreSpace::of(&space, before).map(|space| (space.limit, space.percent()));
+    assert_eq!(of(reported(9, None, None), None), None);
+    assert_eq!(of(reported(9, Some(10), None), None), Some((SpaceLimit::Quota, 90)));
+    let both = reported(50, Some(100), Some((100, 48)));
+    assert_eq!(of(both, None), Some((SpaceLimit::Disk, 52)));
+    assert_eq!(of(both, Some(SpaceLimit::Quota)), Some((SpaceLimit::Quota, 50)));
+    let nearer = reported(50, Some(100), Some((100, 45)));
+    assert_eq!(of(nearer, Some(SpaceLimit::Quota)), Some((SpaceLimit::Disk, 55)));
+    assert_eq!(of(reported(5, Some(0), None), None), Some((SpaceLimit::Quota, 500)));
+}
+
+#[test]
+fn measurements_are_an_hour_apart_and_worth_a_write() {
+    let first = status(None, quota(10 * GI, 100 * GI), at(0)).unwrap();
+    assert_eq!((first.used_bytes, first.bytes_per_day), (10 << 30, None));
+    let same = |seen, hours| assert_eq!(status(Some(&first), seen, at(hours)).as_ref(), Some(&first));
+    same(None, 48);
+    same(quota(50 * GI, 100 * GI), 0);
+    same(quota(10 * GI + 1, 100 * GI), 48);
+    // 12 GiB more in a day.
+    let second = status(Some(&first), quota(22 * GI, 100 * GI), at(24)).unwrap();
+    assert_eq!(second.bytes_per_day, Some(12 << 30));
+    assert_eq!(second.full_at, Some(Time(at(24 + 156))));
+    // A compaction halves the rate.
+    let third = status(Some(&second), quota(20 * GI, 100 * GI), at(48)).unwrap();
+    assert_eq!(third.bytes_per_day, Some(5 << 30));
+    // A larger quota is news at once, and keeps the rate.
+    let larger = status(Some(&third), quota(20 * GI, 200 * GI), at(48)).unwrap();
+    assert_eq!((larger.bytes_per_day, larger.limit_bytes), (Some(5 << 30), 200 << 30));
+    assert_eq!(larger.full_at, None, "in more than 30 days");
+    // A clock that was set back.
+    let earlier = status(Some(&larger), quota(20 * GI, 200 * GI), at(1)).unwrap();
+    assert_eq!(earlier.measured_at, Time(at(1)));
+    let shrinks = status(Some(&third), quota(GI, 100 * GI), at(72)).unwrap();
+    assert_eq!((shrinks.bytes_per_day, shrinks.full_at), (Some(-(7 << 30)), None));
+    let enormous = status(Some(&first), quota(u64::MAX, u64::MAX), at(2)).unwrap();
+    assert_eq!((enormous.used_bytes, enormous.limit_bytes), (i64::MAX, i64::MAX));
+}
+
+#[test]
+fn condition_has_hysteresis_and_names_few_figures() {
+    let told = |former: &str, seen: Option<StoreSpace>, full_in: Option<i64>| {
+        let status = SpaceStatus {
+            full_at: full_in.map(|hours| Time(at(hours))),
+            ..status(None, quota(0, 100), at(0)).unwrap()
+        };
+        let former = former.split_once('/').map(|(status, reason)| Condition {
+            type_: CONDITION.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: "former".to_owned(),
+            last_transition_time: Time(at(0)),
+            observed_generation: None,
+        });
+        let before: Vec<Condition> = former.into_iter().collect();
+        let update = condition(&before, seen, Some(&status), "remedy")?;
+        Some(format!(
+            "{}/{}: {}",
+            update.status.as_str(),
+            update.reason,
+            update.message
+        ))
+    };
+    let is = |told: Option<String>, expected: &str| {
+        let told = told.unwrap();
+        assert!(told.starts_with(expected), "{told}");
+    };
+    assert_eq!(told("", None, None), None);
+    is(told("True/FillsUp", None, None), "True/FillsUp: former");
+    is(told("", quota(79, 100), None), "False/AsExpected");
+    is(told("", quota(80, 100), None), "True/QuotaNearlyUsed: more than 80 %");
+    is(
+        told("True/QuotaNearlyUsed", quota(75, 100), None),
+        "True/QuotaNearlyUsed: more than 75 %",
+    );
+    is(told("True/QuotaNearlyUsed", quota(74, 100), None), "False/AsExpected");
+    is(told("True/FillsUp", quota(76, 100), None), "False/AsExpected");
+    is(told("", quota(99, 100), None), "True/QuotaNearlyUsed: more than 95 %");
+    is(
+        told("", quota(10, 100), Some(72)),
+        "True/FillsUp: at the present rate the quota of 1Mi is used up at 2027",
+    );
+    is(told("", quota(10, 100), Some(73)), "False/AsExpected");
+    let disk = StoreSpace {
+        limit: SpaceLimit::Disk,
+        ..quota(91, 100).unwrap()
+    };
+    is(
+        told("", Some(disk), None),
+        "True/DiskNearlyFull: more than 90 % of the file system of the volume is used: remedy",
+    );
+}
+
+fn size(text: &str) -> Quantity {
+    Quantity(text.to_owned())
+}
+
+fn embedded(max: Option<&str>, step: Option<&str>) -> Embedded {
+    let mut embedded: Embedded = serde_json::from_value(json!({"size": "10Gi"})).unwrap();
+    embedded.auto_grow = max.map(|max| AutoGrow {
+        max: size(max),
+        step: step.map(size),
+    });
+    embedded
+}
+
+#[test]
+fn claim_grows_when_its_file_system_is_nearly_full() {
+    let grown = |embedded: &Embedded, requested: &str, capacity: &str, percent: u64, alarms: &[&str]| {
+        let (requested, capacity) = (size(requested), size(capacity));
+        let bytes = quantity::bytes(&capacity).unwrap();
+        let mut member = answer(1, 1);
+        member.alarms = alarms.iter().map(|&alarm| alarm.to_owned()).collect();
+        member.space = Some(reported(0, None, Some((bytes, bytes - bytes / 100 * percent))));
+        let claim = ClaimSizes {
+            requested: Some(&requested),
+            capacity: Some(&capacity),
+        };
+        growth::wanted(embedded, claim, Some(&member)).0
+    };
+    let auto = embedded(Some("14Gi"), None);
+    for (requested, capacity, percent, expected) in [
+        ("10Gi", "10Gi", 70, "10Gi"),
+        ("10Gi", "10Gi", 81, "12800Mi"),
+        // Not resized yet, and then resized.
+        ("12800Mi", "10Gi", 99, "12800Mi"),
+        ("12800Mi", "12800Mi", 50, "12800Mi"),
+        // Up to the maximum, and not beyond.
+        ("12800Mi", "12800Mi", 90, "14Gi"),
+        ("14Gi", "14Gi", 99, "14Gi"),
+        // The spec wants more than the claim has.
+        ("5Gi", "5Gi", 99, "10Gi"),
+        // The maximum was lowered.
+        ("20Gi", "20Gi", 99, "20Gi"),
+    ] {
+        assert_eq!(
+            grown(&auto, requested, capacity, percent, &[]),
+            expected,
+            "{requested} {capacity} {percent}"
+        );
+    }
+    assert_eq!(grown(&auto, "10Gi", "10Gi", 60, &["NOSPACE"]), "12800Mi");
+    assert_eq!(
+        grown(&embedded(Some("100Gi"), Some("5G")), "10Gi", "10Gi", 90, &[]),
+        "15009Mi"
+    );
+    assert_eq!(grown(&embedded(None, None), "20Gi", "20Gi", 99, &[]), "10Gi");
+    assert_eq!(grown(&embedded(Some("100Gi"), None), "100Mi", "100Mi", 99, &[]), "10Gi");
+}
+
+#[test]
+fn alarm_of_a_quota_and_file_system_of_others_enlarge_nothing() {
+    let auto = embedded(Some("100Gi"), None);
+    let ten = size("10Gi");
+    let claim = ClaimSizes {
+        requested: Some(&ten),
+        capacity: Some(&ten),
+    };
+    let mut member = answer(1, 1);
+    member.alarms = vec!["NOSPACE".to_owned()];
+    member.space = Some(reported(GI, Some(GI), Some((10 * GI, 8 * GI))));
+    assert_eq!(growth::wanted(&auto, claim, Some(&member)), ten);
+    member.space = Some(reported(GI, Some(8 * GI), Some((10 * GI, 8 * GI))));
+    assert_eq!(growth::wanted(&auto, claim, Some(&member)), size("12800Mi"));
+    assert_eq!(growth::ignored(&auto, Some(&ten), Some(&member)), None);
+    member.space = Some(reported(GI, None, Some((200 * GI, GI))));
+    assert_eq!(growth::wanted(&auto, claim, Some(&member)), ten);
+    let why = growth::ignored(&auto, Some(&ten), Some(&member)).unwrap();
+    assert!(why.contains("200Gi") && why.contains("10Gi"), "{why}");
+    assert_eq!(growth::ignored(&embedded(None, None), Some(&ten), Some(&member)), None);
+    assert_eq!(growth::wanted(&auto, claim, None), ten);
+}
+
+#[test]
+fn volume_of_a_cluster_grows_until_its_maximum() {
+    let mut fake = FakeCluster::settled(
+        json!({"storage": {"embedded": {"size": "1Gi", "autoGrow": {"max": "3Gi", "step": "1Gi"}}}}),
+    );
+    assert_eq!(fake.condition(CONDITION), "absent");
+    let fill = |fake: &mut FakeCluster, gibibytes: u64, percent: u64| {
+        let bytes = gibibytes * GI;
+        let space = reported(bytes, None, Some((bytes, bytes - bytes / 100 * percent)));
+        let member = fake.seen.probes.values_mut().flatten().next().unwrap();
+        member.space = Some(space);
+    };
+    let resize = |fake: &mut FakeCluster, to: &str| {
+        let claim = &mut fake.seen.claims[0];
+        let sizes = || Some([("storage".to_owned(), size(to))].into());
+        claim.status.as_mut().unwrap().capacity = sizes();
+        let spec = claim.spec.as_mut().unwrap();
+        spec.resources.as_mut().unwrap().requests = sizes();
+    };
+    resize(&mut fake, "1Gi");
+    fill(&mut fake, 1, 50);
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    assert_eq!(fake.condition(CONDITION), "False/AsExpected");
+    let why = |fake: &FakeCluster| {
+        let conditions = fake.cluster.status.clone().unwrap().conditions.unwrap();
+        let low = conditions.into_iter().find(|condition| condition.type_ == CONDITION);
+        low.unwrap().message
+    };
+    for (now, next) in [(1, "2Gi"), (2, "3Gi")] {
+        fill(&mut fake, now, 85);
+        let sizes = fake.plan().steps.into_iter().filter_map(|step| match step {
+            PlanStep::ChangeClaim { size, .. } => Some(size.0),
+            _ => None,
+        });
+        assert_eq!(sizes.collect::<Vec<_>>(), [next]);
+        fake.pass();
+        assert_eq!(fake.condition(CONDITION), "True/DiskNearlyFull");
+        assert!(
+            why(&fake).contains("the operator enlarges the volume"),
+            "{}",
+            why(&fake)
+        );
+        resize(&mut fake, next);
+        fill(&mut fake, now + 1, 40);
+        fake.pass();
+        assert_eq!(fake.condition(CONDITION), "False/AsExpected");
+    }
+    fill(&mut fake, 3, 96);
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    assert!(why(&fake).contains("autoGrow.max: raise it"), "{}", why(&fake));
+    // Without autoGrow the volume keeps its size, and nobody is told that it is too large.
+    fake.edit(json!({"storage": {"embedded": {"autoGrow": null}}}));
+    let steps = fake.steps();
+    assert!(steps.iter().all(|step| !step.contains("data-dev-0")), "{steps:?}");
+}
