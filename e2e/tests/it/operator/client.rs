@@ -52,9 +52,14 @@ impl Brains<'_> {
             count_only: true,
             ..pb::RangeRequest::default()
         };
+        let mut kv = Box::pin(self.kv()).await;
+        kv.range(request).await.unwrap().into_inner().count
+    }
+
+    /// Connects to the first member.
+    pub(super) async fn kv(&self) -> KvClient<Channel> {
         let pods = self.pods().await;
-        let channel = Box::pin(self.channel(&pods[0])).await.unwrap();
-        KvClient::new(channel).range(request).await.unwrap().into_inner().count
+        KvClient::new(Box::pin(self.channel(&pods[0])).await.unwrap())
     }
 
     /// Makes the leader hand over to the member in another pod, as `etcdctl move-leader` does.

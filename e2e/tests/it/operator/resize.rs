@@ -1,20 +1,27 @@
 //! Growth in place: volumes with their class, and pods with what their node can give.
 
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
 use crds::KubeBrainCluster;
+use crds::cluster::status::SpaceLimit;
 use e2e_cluster::images::BRAIN_NEXT;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod, PodTemplate};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
 use serde_json::json;
+use wire::etcdserverpb as pb;
 
 use super::bad_days::can_be_deleted;
-use super::brains::{condition, embedded, version};
+use super::brains::{Brains, condition, embedded, version};
 use super::kit::{self, Kit, STATE_TIMEOUT};
 use super::objects::uids;
 use super::pods;
 
-/// Creates a class that lets volumes grow, and a volume of it that the test resizes itself.
-async fn volume_that_grows(kit: &Kit, name: &str) {
+/// Creates a class that lets volumes grow, and a volume of it that the test resizes itself. Returns the directory of the volume.
+async fn volume_that_grows(kit: &Kit, name: &str, size: &str) -> PathBuf {
     let class = json!({
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -29,7 +36,7 @@ async fn volume_that_grows(kit: &Kit, name: &str) {
         "kind": "PersistentVolume",
         "metadata": {"name": name},
         "spec": {
-            "capacity": {"storage": "1Gi"},
+            "capacity": {"storage": size},
             "accessModes": ["ReadWriteOncePod"],
             "storageClassName": name,
             "persistentVolumeReclaimPolicy": "Retain",
@@ -42,6 +49,7 @@ async fn volume_that_grows(kit: &Kit, name: &str) {
     for object in [class, volume] {
         kit.try_apply(&object).await.unwrap();
     }
+    path
 }
 
 fn requested(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
@@ -65,7 +73,7 @@ async fn as_resizer(kit: &Kit, volume: &str, claim: &str, size: &str) {
 #[test]
 fn claim_grows_with_its_class_and_without_it_blocks_nothing() {
     kit::run_troubled("objects-claims", async |kit| {
-        volume_that_grows(&kit, "objects-grows").await;
+        volume_that_grows(&kit, "objects-grows", "1Gi").await;
         let mut spec = embedded();
         spec["storage"]["embedded"]["storageClassName"] = json!("objects-grows");
         let grows = kit.brains("grows", spec).await;
@@ -104,6 +112,113 @@ fn claim_grows_with_its_class_and_without_it_blocks_nothing() {
         can_be_deleted(&stays).await;
         let classes = Api::<k8s_openapi::api::storage::v1::StorageClass>::all(kit.client.clone());
         classes.delete("objects-grows", &DeleteParams::default()).await.unwrap();
+    });
+}
+
+/// A file system in memory whose size the test sets, unmounted at the end.
+struct Memory(PathBuf);
+
+impl Memory {
+    fn mount(path: &Path, size: &str) -> Self {
+        mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"], path);
+        Self(path.to_owned())
+    }
+
+    fn resize(&self, size: &str) {
+        mount(&["-o", &format!("remount,size={size}")], &self.0);
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // A pod may still use it.
+        programs::command::run("umount", [Path::new("--lazy"), &self.0]).unwrap();
+    }
+}
+
+fn mount(words: &[&str], path: &Path) {
+    let words = words.iter().map(Path::new).chain([path]);
+    programs::command::run("mount", words).unwrap();
+}
+
+/// Puts values that do not compress until one is refused, and returns why.
+async fn fill(brains: &Brains<'_>) -> String {
+    let mut kv = Box::pin(brains.kv()).await;
+    let mut random = StdRng::seed_from_u64(1);
+    for number in 0..4_000 {
+        let mut value = vec![0; 512 << 10];
+        random.fill(value.as_mut_slice());
+        let put = pb::PutRequest {
+            key: format!("fill/{number:04}").into(),
+            value: value.into(),
+            ..pb::PutRequest::default()
+        };
+        if let Err(status) = kv.put(put).await {
+            brains.kit.say(format!("refused after {number} values"));
+            return status.message().to_owned();
+        }
+    }
+    panic!("the volume is not full");
+}
+
+#[test]
+fn volume_that_fills_up_grows_and_its_alarm_ends() {
+    kit::run_troubled("resize-grows", async |kit| {
+        let directory = volume_that_grows(&kit, "resize-grows", "512Mi").await;
+        let memory = Memory::mount(&directory, "512m");
+        let mut spec = embedded();
+        spec["storage"]["embedded"]["storageClassName"] = json!("resize-grows");
+        spec["storage"]["embedded"]["size"] = json!("512Mi");
+        spec["storage"]["embedded"]["autoGrow"] = json!({"max": "1Gi", "step": "512Mi"});
+        spec["flags"] = json!({"auto-disarm-nospace": "true"});
+        let brains = kit.brains("a", spec).await;
+        brains.until_ready().await;
+        let member = uids::<Pod>(&kit).await["a-0"].clone();
+        let before = brains.until_condition("SpaceLow", "False", &["AsExpected"]).await;
+        let space = brains.get().await.status.unwrap().space.unwrap();
+        assert_eq!(
+            (space.limit, space.limit_bytes),
+            (SpaceLimit::Disk, 512 << 20),
+            "{before:?}"
+        );
+
+        assert_eq!(
+            Box::pin(fill(&brains)).await,
+            "etcdserver: mvcc: database space exceeded"
+        );
+        // It looks at its own pace, too: once a minute.
+        brains.annotate("e2e.kubebrain.io/look", "1").await;
+        let asked = |claim: &PersistentVolumeClaim| requested(claim) == Some(&Quantity("1Gi".to_owned()));
+        kit.until::<PersistentVolumeClaim>("data-a-0", "asked to grow", STATE_TIMEOUT, asked)
+            .await;
+        brains.until_condition("SpaceLow", "True", &["DiskNearlyFull"]).await;
+        memory.resize("1g");
+        let grown = tokio::time::Instant::now();
+        as_resizer(&kit, "resize-grows", "data-a-0", "1Gi").await;
+        let kv = Box::pin(brains.kv()).await;
+        kit.eventually("a put", async || {
+            let put = pb::PutRequest {
+                key: "after".into(),
+                value: "growth".into(),
+                ..pb::PutRequest::default()
+            };
+            kv.clone().put(put).await.map_err(|status| status.to_string())
+        })
+        .await;
+        kit.number(
+            "from a larger volume to the first write",
+            grown.elapsed(),
+            None::<Duration>,
+        );
+        brains.annotate("e2e.kubebrain.io/look", "2").await;
+        brains.until_condition("SpaceLow", "False", &["AsExpected"]).await;
+        brains.until_ready().await;
+        assert_eq!(uids::<Pod>(&kit).await["a-0"], member, "restarted to grow");
+        let space = brains.get().await.status.unwrap().space.unwrap();
+        assert_eq!(space.limit_bytes, 1 << 30);
+        can_be_deleted(&brains).await;
+        let classes = Api::<k8s_openapi::api::storage::v1::StorageClass>::all(kit.client.clone());
+        classes.delete("resize-grows", &DeleteParams::default()).await.unwrap();
     });
 }
 
