@@ -11,6 +11,8 @@ use super::{OutputFormat, json};
 
 mod list;
 mod now;
+mod restore;
+mod template;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -41,6 +43,15 @@ pub(super) enum BackupCommand {
         #[arg(long, default_value = "1h", value_parser = super::duration, requires = "wait")]
         timeout: Duration,
     },
+    /// Restore a backup into a new cluster
+    ///
+    /// Creates a KubeBrainCluster whose spec.bootstrap names the backup; the operator restores it before the first member starts. The rest of
+    /// the spec is that of the cluster that the backup is of, without fields that belong to that one alone, such as the place of its archive
+    /// and the names in its certificates: they are listed on standard error. With --dry-run the new cluster is printed, for example for git.
+    ///
+    /// Requires the right to get backups and clusters, and to create clusters without --dry-run. --wait also requires the right to list and
+    /// watch clusters. A user with the right to create clusters can read every backup whose Secret is in the namespace.
+    Restore(restore::RestoreOptions),
     /// List backups and schedules
     ///
     /// Requires the right to list backups; without the right to list schedules, only backups are shown.
@@ -90,6 +101,9 @@ pub(super) async fn execute(
             if wait {
                 verify::until_verified(target, (&name, &request), timeout, out).await?;
             }
+        }
+        BackupCommand::Restore(options) => {
+            Box::pin(restore::run(target, &options, out, &mut std::io::stderr())).await?;
         }
         BackupCommand::List { cluster, output } => {
             let list = list::view(target, cluster.as_deref()).await?;

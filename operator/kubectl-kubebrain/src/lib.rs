@@ -1,7 +1,7 @@
 //! `kubectl kubebrain`: queries about a cluster and requests to its operator.
 //!
 //! It talks only to the API server, with the rights of its user. It changes nothing else itself: a request is an annotation or a field of
-//! the cluster, or a backup, which the operator acts on. It plans with the operator's own planner, the crate `plan`, and must never depend on the
+//! the cluster, a backup, or a cluster that begins with one, which the operator acts on. It plans with the operator's own planner, the crate `plan`, and must never depend on the
 //! operator itself.
 
 use std::io::Write;
@@ -156,7 +156,7 @@ enum Command {
         /// Name of the KubeBrainCluster
         name: String,
     },
-    /// Make, verify and list backups
+    /// Make, verify, restore and list backups
     Backup {
         #[command(subcommand)]
         command: backup::BackupCommand,

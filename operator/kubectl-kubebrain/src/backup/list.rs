@@ -93,7 +93,8 @@ fn backup_row(backup: &KubeBrainBackup) -> BackupRow {
     }
 }
 
-fn phase(backup: &KubeBrainBackup) -> &'static str {
+/// Returns the phase of a backup: Complete, Failed, Deleting, Running or Waiting.
+pub(super) fn phase(backup: &KubeBrainBackup) -> &'static str {
     let status = backup.status.as_ref();
     let conditions = status
         .and_then(|status| status.conditions.as_deref())

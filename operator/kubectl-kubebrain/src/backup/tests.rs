@@ -5,6 +5,8 @@ use super::*;
 use crate::tests::{says, serving, three};
 use crate::{Command, duration};
 
+mod restore;
+
 const RESOURCES: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains";
 
 fn options(change: impl FnOnce(&mut BackupOptions)) -> Command {
