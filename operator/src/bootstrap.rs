@@ -3,15 +3,20 @@
 use crds::cluster::bootstrap::Bootstrap;
 use crds::{KubeBrainBackup, KubeBrainCluster};
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use kube::{Api, ResourceExt as _};
-use plan::bootstrap::{self, BackupSource, BootstrapObstacle, BootstrapResult, BootstrapSource, ObservedBootstrap};
+use plan::bootstrap::{
+    self, BackupSource, BootstrapObstacle, BootstrapResult, BootstrapSource, CopyFigures, ObservedBootstrap,
+};
 use plan::ownership::{self, Ownership};
 use plan::spec::{Desired, SpecRefusal};
+use tracing::debug;
 
 use crate::backup::{Found, look as look_at};
 use crate::context::Context;
 use crate::pass::{PassError, api};
-use crate::{jobs, passes};
+use crate::{jobs, passes, probe};
 
 /// Returns what is known of the restore.
 ///
@@ -53,11 +58,29 @@ pub(crate) async fn look(
             seen.pods = if runs { trouble.unfinished } else { Vec::new() };
             seen.refused_pods = trouble.refused.filter(|_| runs);
             seen.trouble = trouble.words;
+            if bootstrap::are_figures_due(cluster, &seen, Timestamp::now()) {
+                seen.figures = Box::pin(figures(context, &seen.pods)).await.map(Box::new);
+            }
             seen.source = Some(source(context, cluster, begun).await?);
         }
     }
     seen.job = Some(Box::new(job));
     Ok(seen)
+}
+
+/// Asks the pod of a copy how far it is. One that does not answer is asked again in the next pass.
+async fn figures(context: &Context, pods: &[Pod]) -> Option<CopyFigures> {
+    let address = |pod: &Pod| {
+        let status = pod.status.as_ref()?;
+        let runs = status.phase.as_deref() == Some("Running") && pod.metadata.deletion_timestamp.is_none();
+        status.pod_ip.clone().filter(|_| runs)
+    };
+    let address = pods.iter().rev().find_map(address)?;
+    let _permit = context.prober.acquire().await?;
+    let answer = probe::ask_copy(&address).await;
+    answer
+        .inspect_err(|why| debug!(why, "the pod of a copy did not report its progress"))
+        .ok()
 }
 
 fn is_own(job: &Job, cluster: &KubeBrainCluster) -> bool {

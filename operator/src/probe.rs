@@ -14,13 +14,13 @@ use plan::names::CLIENT_PORT;
 use prost::Message;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-mod archive;
 mod connection;
+mod metrics;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use archive::ask as ask_archive;
 use connection::ProbedBrain;
+pub(crate) use metrics::{ask_archive, ask_copy};
 
 /// Timeout of a `GET /member`.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

@@ -148,7 +148,7 @@ async fn act(
     late: LateObjects,
     failures: u32,
 ) -> Result<PassOutcome, PassError> {
-    let mut observed = observe(context, cluster, desired, late)
+    let mut observed = Box::pin(observe(context, cluster, desired, late))
         .await
         .map_err(api("reading the objects"))?;
     observed.bootstrap = Box::pin(bootstrap::look(context, cluster, desired)).await?;

@@ -186,9 +186,30 @@ pub struct BootstrapStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<i64>,
 
+    /// Progress of a copy of an etcd until it is complete, as last seen. It is written at most once a minute, or with the phase.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Box<CopyProgress>>,
+
     /// State of the restore, or the reason why it failed, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+/// Progress of a copy of an etcd.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CopyProgress {
+    /// Revision of the copy; 0 before the first snapshot is restored.
+    pub revision: i64,
+
+    /// Newest known revision of the etcd.
+    pub source_revision: i64,
+
+    /// Number of revisions that the copy lacks.
+    pub lag_revisions: i64,
+
+    /// Time when the pod of the copy reported them.
+    pub seen_at: Time,
 }
 
 /// Phase of a restore of a cluster's first data.

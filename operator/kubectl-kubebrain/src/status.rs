@@ -3,7 +3,8 @@
 use crds::KubeBrainCluster;
 use crds::cluster::election::ElectionBackend;
 use crds::cluster::status::{
-    CaStatus, CertificateStatus, LeaderStatus, MemberRole, MemberStatus, RolloutStatus, StorageStatus,
+    BootstrapPhase, BootstrapStatus, CaStatus, CertificateStatus, LeaderStatus, MemberRole, MemberStatus,
+    RolloutStatus, StorageStatus,
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -32,6 +33,7 @@ pub(super) struct StatusView {
     pub(super) lock: LockView,
     pub(super) members: Vec<MemberView>,
     pub(super) storage: Option<StorageStatus>,
+    pub(super) bootstrap: Option<BootstrapStatus>,
     pub(super) rollout: Option<RolloutStatus>,
     pub(super) ca: Option<CaStatus>,
     pub(super) certificates: Vec<CertificateStatus>,
@@ -131,6 +133,7 @@ pub(super) fn of(
         },
         members: members.collect(),
         storage: status.storage,
+        bootstrap: status.bootstrap,
         rollout: status.rollout,
         ca: status.ca,
         certificates: status.certificates.unwrap_or_default(),
@@ -143,7 +146,7 @@ impl StatusView {
     /// Formats the view for humans; the remaining validity of certificates is relative to `now`.
     pub(super) fn table(&self, now: Timestamp) -> String {
         let mut text = String::new();
-        for (title, said) in self.summary() {
+        for (title, said) in self.summary(now) {
             text.push_str(&format!("{title:<10}{}\n", cell_of(&said)));
         }
         let members: Vec<_> = self.members.iter().map(MemberView::row).collect();
@@ -174,7 +177,7 @@ impl StatusView {
         text
     }
 
-    fn summary(&self) -> Vec<(&'static str, String)> {
+    fn summary(&self, now: Timestamp) -> Vec<(&'static str, String)> {
         let mut lines = vec![("Cluster:", format!("{}/{}", self.namespace, self.name))];
         let running = self.version.as_deref().unwrap_or("-");
         lines.push((
@@ -212,6 +215,11 @@ impl StatusView {
         if let Some(storage) = &self.storage {
             lines.push(("Storage:", storage_in_words(storage)));
         }
+        // Once it is complete, it is history.
+        let unfinished = self.bootstrap.as_ref();
+        if let Some(bootstrap) = unfinished.filter(|bootstrap| bootstrap.phase != BootstrapPhase::Complete) {
+            lines.push(("Origin:", bootstrap_in_words(bootstrap, now)));
+        }
         if let Some(ca) = &self.ca {
             let ends = ca
                 .not_after
@@ -233,6 +241,21 @@ impl StatusView {
         }
         lines
     }
+}
+
+fn bootstrap_in_words(bootstrap: &BootstrapStatus, now: Timestamp) -> String {
+    let mut parts = vec![format!("{:?}", bootstrap.phase)];
+    parts.extend(bootstrap.source.clone());
+    parts.extend(bootstrap.progress.as_ref().map(|progress| {
+        format!(
+            "revision {} of {}, lacks {}, seen {} ago",
+            progress.revision,
+            progress.source_revision,
+            progress.lag_revisions,
+            age(now.duration_since(progress.seen_at.0).as_secs().max(1))
+        )
+    }));
+    parts.join(", ")
 }
 
 fn storage_in_words(storage: &StorageStatus) -> String {

@@ -17,6 +17,7 @@ mod tests;
 
 pub use deployment::{deployment, is_applied, refused_pods};
 pub use figures::ArchiveFigures;
+pub(crate) use figures::metric;
 pub use report::{ArchivePosition, ArchiveReport, ArchiveState, observed, waiting};
 pub use status::{CONDITION, ObservedArchive, condition, is_news, status};
 

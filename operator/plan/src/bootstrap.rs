@@ -15,12 +15,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
 mod cutover;
+mod figures;
 mod progress;
 mod result;
 mod status;
 #[cfg(test)]
 mod tests;
 
+pub use figures::{CopyFigures, are_figures_due};
 pub use progress::BootstrapProgress;
 pub(crate) use progress::{assess, plan};
 pub use result::BootstrapResult;
@@ -81,6 +83,8 @@ pub struct ObservedBootstrap {
     pub trouble: Option<String>,
     /// The pods of the Job that have not ended, the oldest one first, as long as the Job has not ended either.
     pub pods: Vec<Pod>,
+    /// The figures that the pod of a copy reported in this pass; `None` if it was not asked, or did not answer.
+    pub figures: Option<Box<CopyFigures>>,
     /// Why the API server refuses a pod, in its words.
     pub refused_pods: Option<String>,
     /// The source for a Job. It is not looked for once the Job has ended well.

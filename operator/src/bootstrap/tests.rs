@@ -1,6 +1,11 @@
+use std::sync::{Arc, Mutex};
+
 use fake_api::{CLUSTERS, FakeApi};
 use plan::testing::{BEGIN, STORE, cluster};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 use crate::reconcile::reconcile;
 use crate::testing::Rig;
@@ -258,6 +263,83 @@ async fn copy_follows_until_its_cutover_is_requested() {
     );
     pass(&rig).await;
     assert!(rig.api.get(SET).is_some());
+}
+
+/// Serves metrics of a copy, with these revisions, to each connection; returns the address.
+async fn serve_metrics(revisions: Arc<Mutex<(i64, i64)>>, tasks: &mut JoinSet<()>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tasks.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _head = stream.read(&mut [0; 1024]).await.unwrap();
+            let (own, source) = *revisions.lock().unwrap();
+            let text = format!("kubebrain_import_revision {own}\nkubebrain_import_source_revision {source}\n");
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", text.len());
+            stream.write_all((head + &text).as_bytes()).await.unwrap();
+        }
+    });
+    address
+}
+
+/// Gives a pod this address.
+fn put_address(rig: &Rig, name: &str, address: &str) {
+    let path = format!("{PODS}/{name}");
+    let mut pod = rig.api.get(&path).unwrap();
+    pod["status"]["podIP"] = json!(address);
+    rig.api.put(&path, pod);
+}
+
+#[tokio::test]
+async fn copy_reports_how_far_it_is() {
+    let rig = Rig::new(server(json!({"endpoints": ["http://etcd:2379"]}), json!({}))).await;
+    pass(&rig).await;
+    let name = "dev-bootstrap-abcde";
+    put_pod(&rig, name, BEGIN, "Running", false);
+    // Nothing listens there.
+    put_address(&rig, name, "127.0.0.1:1");
+    pass(&rig).await;
+    assert_eq!(bootstrapped(&rig), "False Bootstrapping: Job dev-bootstrap is running");
+    assert_eq!(status(&rig)["bootstrap"]["progress"], Value::Null);
+
+    let (mut tasks, revisions) = (JoinSet::new(), Arc::new(Mutex::new((30, 50))));
+    let address = serve_metrics(revisions.clone(), &mut tasks).await;
+    put_address(&rig, name, &address);
+    pass(&rig).await;
+    let progress = status(&rig)["bootstrap"]["progress"].clone();
+    let figures = |progress: &Value| {
+        let of = |field: &str| progress[field].as_i64().unwrap();
+        (of("revision"), of("sourceRevision"), of("lagRevisions"))
+    };
+    assert_eq!(figures(&progress), (30, 50, 20));
+    *revisions.lock().unwrap() = (87, 100);
+    rig.api.forget_requests();
+    pass(&rig).await;
+    assert!(rig.api.writes().is_empty(), "{:?}", rig.api.writes());
+
+    put_pod(&rig, name, BEGIN, "Running", true);
+    put_address(&rig, name, &address);
+    pass(&rig).await;
+    let said = bootstrapped(&rig);
+    let expected = "False Following: the copy of http://etcd:2379 follows its source and lacks 13 revisions: stop";
+    assert!(said.starts_with(expected), "{said}");
+    assert_eq!(figures(&status(&rig)["bootstrap"]["progress"]), (87, 100, 13));
+
+    // A minute later it is asked again, and a pod that is silent then is no trouble.
+    let later = |seen_at: &str| {
+        let path = format!("{CLUSTERS}/dev");
+        let mut dev = rig.api.get(&path).unwrap();
+        dev["status"]["bootstrap"]["progress"]["seenAt"] = json!(seen_at);
+        rig.api.put(&path, dev);
+    };
+    *revisions.lock().unwrap() = (100, 100);
+    later("2026-11-20T00:00:00Z");
+    pass(&rig).await;
+    assert_eq!(figures(&status(&rig)["bootstrap"]["progress"]), (100, 100, 0));
+    later("2026-11-20T00:00:00Z");
+    put_address(&rig, name, "127.0.0.1:1");
+    pass(&rig).await;
+    assert_eq!(figures(&status(&rig)["bootstrap"]["progress"]), (100, 100, 0));
+    assert!(bootstrapped(&rig).starts_with("False Following: "));
 }
 
 #[tokio::test(start_paused = true)]

@@ -191,3 +191,29 @@ async fn plan_shows_that_the_pod_of_a_copy_is_annotated() {
     );
     assert!(!report.to_string().contains("dev-bootstrap-a"), "{report}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn status_shows_how_far_a_copy_is() {
+    let mut cluster = copying("Following");
+    let bootstrap = &mut cluster["status"]["bootstrap"];
+    bootstrap["source"] = json!("etcd at https://10.0.0.5:2379");
+    let view = |cluster: &Value| status::of(read(cluster.clone()), &said(), None);
+    let line = |cluster: &Value| {
+        let table = view(cluster).table("2026-11-21T00:00:30Z".parse().unwrap());
+        table
+            .lines()
+            .find(|line| line.starts_with("Origin:"))
+            .map(str::to_owned)
+    };
+    let source = "Origin:   Following, etcd at https://10.0.0.5:2379";
+    assert_eq!(line(&cluster).as_deref(), Some(source));
+    cluster["status"]["bootstrap"]["progress"] =
+        json!({"revision": 87, "sourceRevision": 100, "lagRevisions": 13, "seenAt": "2026-11-21T00:00:00Z"});
+    let expected = format!("{source}, revision 87 of 100, lacks 13, seen 30s ago");
+    assert_eq!(line(&cluster).as_deref(), Some(expected.as_str()));
+    let json = serde_json::to_value(view(&cluster)).unwrap();
+    assert_eq!(json["bootstrap"]["progress"]["lagRevisions"], 13);
+    cluster["status"]["bootstrap"]["phase"] = json!("Complete");
+    assert_eq!(line(&cluster), None);
+    assert_eq!(line(&three()), None);
+}

@@ -14,15 +14,17 @@ pub struct ArchiveFigures {
 impl ArchiveFigures {
     /// Parses metrics in the text format of Prometheus; `None` if they are not those of an archive. They are untrusted.
     pub fn parse(text: &str) -> Option<Self> {
-        let value = |name: &str| {
-            let mut lines = text.lines();
-            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-            value.trim().parse::<i64>().ok()
-        };
         Some(Self {
-            revision: value("kubebrain_archive_last_revision")?.max(0),
-            lag: Some(value("kubebrain_archive_lag_seconds")?).filter(|lag| *lag >= 0),
-            gaps: value("kubebrain_archive_gaps_total")?.max(0),
+            revision: metric(text, "kubebrain_archive_last_revision")?.max(0),
+            lag: Some(metric(text, "kubebrain_archive_lag_seconds")?).filter(|lag| *lag >= 0),
+            gaps: metric(text, "kubebrain_archive_gaps_total")?.max(0),
         })
     }
+}
+
+/// Returns the value of a metric without labels in the text format of Prometheus; `None` if it is missing or no whole number.
+pub(crate) fn metric(text: &str, name: &str) -> Option<i64> {
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    value.trim().parse().ok()
 }

@@ -4,12 +4,13 @@
 //! too. A pod that has it keeps it, because the copy may end at any time.
 
 use crds::KubeBrainCluster;
+use crds::cluster::status::BootstrapPhase;
 use crds::wishes::{CUTOVER, CUTOVER_VALUE};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
-use super::{BootstrapProgress, ObservedBootstrap, due, followed, is_cutover_requested};
-use crate::observed::is_ready;
+use super::{BootstrapProgress, ObservedBootstrap, due, figures, followed, is_cutover_requested};
+use crate::observed::{Observed, is_ready};
 use crate::spec::Desired;
 use crate::steps::PlanStep;
 
@@ -17,8 +18,9 @@ use crate::steps::PlanStep;
 pub(super) fn progress(
     cluster: &KubeBrainCluster,
     desired: &Desired,
-    seen: &ObservedBootstrap,
+    observed: &Observed,
 ) -> Option<BootstrapProgress> {
+    let seen = &observed.bootstrap;
     let etcd = followed(due(cluster)?)?;
     let follows = seen.pods.iter().any(is_ready);
     let is_requested = is_cutover_requested(cluster);
@@ -49,7 +51,14 @@ pub(super) fn progress(
             desired.names.cluster
         )
     };
-    follows.then(|| BootstrapProgress::Following(format!("the copy of {source} follows its source: {next}")))
+    // The message changes as often as the figures are written.
+    let lag =
+        figures::progress(cluster, observed, BootstrapPhase::Following).map(|progress| match progress.lag_revisions {
+            1 => " and lacks 1 revision".to_owned(),
+            lag => format!(" and lacks {lag} revisions"),
+        });
+    let lag = lag.unwrap_or_default();
+    follows.then(|| BootstrapProgress::Following(format!("the copy of {source} follows its source{lag}: {next}")))
 }
 
 /// Returns the steps that end the copy.

@@ -108,7 +108,7 @@ pub(crate) fn assess(cluster: &KubeBrainCluster, desired: &Desired, observed: &O
             let message = trouble.unwrap_or_else(|| format!("Job {name} failed"));
             return Some(BootstrapProgress::Failed(message));
         }
-        return cutover::progress(cluster, desired, seen).or_else(|| {
+        return cutover::progress(cluster, desired, observed).or_else(|| {
             Some(BootstrapProgress::Running(match trouble {
                 Some(why) => format!("Job {name} is running: {why}"),
                 None => format!("Job {name} is running"),

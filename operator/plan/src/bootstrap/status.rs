@@ -4,7 +4,7 @@ use crds::KubeBrainCluster;
 use crds::cluster::status::{BootstrapPhase, BootstrapStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::{BootstrapProgress, describe, due, source_of};
+use super::{BootstrapProgress, describe, due, figures, source_of};
 use crate::observed::Observed;
 use crate::status::{ConditionStatus, ConditionUpdate, whole_seconds};
 
@@ -78,6 +78,7 @@ pub(crate) fn status(
         start_time: created.or_else(|| before.and_then(|before| before.start_time)),
         completion_time: (phase == BootstrapPhase::Complete).then(completed),
         revision: result.and_then(|result| result.revision),
+        progress: figures::progress(cluster, observed, phase).map(Box::new),
         message: Some(message(cluster, progress)),
     })
 }

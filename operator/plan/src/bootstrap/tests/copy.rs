@@ -312,3 +312,102 @@ fn restore_ignores_a_request_for_a_cutover() {
     assert_eq!(fake.pass(), Vec::<String>::new());
     assert_eq!(fake.condition("Bootstrapped"), "False/Bootstrapping");
 }
+
+/// Lets the pod report these figures, runs a pass, and returns the progress in the status, as the revisions and the seconds since the beginning.
+fn reported(fake: &mut FakeCluster, figures: Option<(i64, i64)>) -> Option<(i64, i64, i64, i64)> {
+    let begin: k8s_openapi::jiff::Timestamp = crate::testing::BEGIN.parse().unwrap();
+    fake.seen.bootstrap.figures = figures.map(|(revision, source_revision)| {
+        Box::new(CopyFigures {
+            revision,
+            source_revision,
+        })
+    });
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    let status = fake.cluster.status.clone().unwrap().bootstrap.unwrap();
+    let progress = status.progress?;
+    let at = progress.seen_at.0.as_second() - begin.as_second();
+    Some((progress.revision, progress.source_revision, progress.lag_revisions, at))
+}
+
+fn is_due(fake: &FakeCluster) -> bool {
+    are_figures_due(&fake.cluster, &fake.seen.bootstrap, fake.seen.now)
+}
+
+#[test]
+fn progress_is_written_once_a_minute_or_with_the_phase() {
+    let mut fake = begun(json!({}));
+    let begin: k8s_openapi::jiff::Timestamp = crate::testing::BEGIN.parse().unwrap();
+    fake.at(begin);
+    put_pod(&mut fake, "dev-bootstrap-a", false);
+    assert!(is_due(&fake));
+    assert_eq!(reported(&mut fake, None), None, "a pod that does not answer is no news");
+    assert_eq!(reported(&mut fake, Some((0, 50))), Some((0, 50, 50, 0)));
+    fake.wait(30);
+    assert!(!is_due(&fake));
+    assert_eq!(reported(&mut fake, Some((20, 50))), Some((0, 50, 50, 0)));
+    // The message would have the figures of the phase before.
+    put_pod(&mut fake, "dev-bootstrap-a", true);
+    assert!(is_due(&fake));
+    assert_eq!(reported(&mut fake, Some((49, 50))), Some((49, 50, 1, 30)));
+    let start = "the copy of https://10.0.0.5:2379 and 1 more follows its source";
+    assert!(
+        message(&fake).starts_with(&format!("{start} and lacks 1 revision: stop")),
+        "{}",
+        message(&fake)
+    );
+    fake.wait(59);
+    let before = fake.cluster.status.clone();
+    assert!(!is_due(&fake));
+    assert_eq!(reported(&mut fake, Some((60, 90))), Some((49, 50, 1, 30)));
+    assert_eq!(fake.cluster.status, before, "nothing is written");
+    fake.wait(1);
+    assert!(is_due(&fake));
+    assert_eq!(reported(&mut fake, Some((77, 90))), Some((77, 90, 13, 90)));
+    assert!(
+        message(&fake).starts_with(&format!("{start} and lacks 13 revisions: stop")),
+        "{}",
+        message(&fake)
+    );
+    assert_eq!(fake.condition("Bootstrapped"), "False/Following");
+    fake.wait(600);
+    let before = fake.cluster.status.clone();
+    assert_eq!(reported(&mut fake, None), Some((77, 90, 13, 90)));
+    assert_eq!(fake.cluster.status, before);
+    // A clock that was set back does not end the reports.
+    fake.at(begin);
+    assert!(is_due(&fake));
+    assert_eq!(reported(&mut fake, Some((95, 95))), Some((95, 95, 0, 0)));
+    end(
+        &mut fake,
+        "Complete",
+        Some(json!({"existed": false, "clusterId": STORE, "revision": 95})),
+    );
+    assert_eq!(
+        reported(&mut fake, None),
+        None,
+        "status.bootstrap.revision has the last one"
+    );
+    assert!(!is_due(&fake));
+}
+
+#[test]
+fn restore_has_no_progress() {
+    let mut fake = fake(json!({}));
+    fake.pass();
+    assert!(!is_due(&fake));
+    assert_eq!(reported(&mut fake, Some((1, 2))), None);
+}
+
+#[test]
+fn figures_of_a_copy_are_bounded() {
+    let page =
+        "# TYPE kubebrain_import_revision gauge\nkubebrain_import_revision -5\nkubebrain_import_source_revision 7\n";
+    let figures = CopyFigures::parse(page).unwrap();
+    assert_eq!((figures.revision, figures.source_revision), (0, 7));
+    assert_eq!(CopyFigures::parse("kubebrain_import_revision 5\n"), None);
+    assert_eq!(CopyFigures::parse("kubebrain_archive_last_revision 5\n"), None);
+    let mut fake = begun(json!({}));
+    put_pod(&mut fake, "dev-bootstrap-a", false);
+    let progress = reported(&mut fake, Some((i64::MAX, 7))).unwrap();
+    assert_eq!((progress.0, progress.2), (i64::MAX, 0));
+}

@@ -1,4 +1,4 @@
-//! Asks the pod of an archive how far it is, by its metrics. Their port speaks HTTP/1.1 alone.
+//! Asks the pod of an archive or of a copy how far it is, by its metrics. Their port speaks HTTP/1.1 alone.
 //!
 //! The pod is untrusted, because the tenant chooses its image: its answer is limited in time and in bytes.
 
@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use plan::archive::ArchiveFigures;
+use plan::bootstrap::CopyFigures;
 use plan::member::{MAX_TEXT_BYTES, clean};
 use plan::names::METRICS_PORT;
 use tokio::net::TcpStream;
@@ -27,14 +28,27 @@ const MAX_HEAD_BYTES: usize = 8 * 1024;
 ///
 /// # Errors
 /// The reason why it did not answer, in words for the status.
-pub(crate) async fn ask(address: &str) -> Result<ArchiveFigures, String> {
-    let address = metrics_port(address)?;
-    let text = tokio::time::timeout(ANSWER_TIMEOUT, metrics(address)).await;
-    let text = text.map_err(|_| "it did not answer in time".to_owned())??;
+pub(crate) async fn ask_archive(address: &str) -> Result<ArchiveFigures, String> {
+    let text = metrics(address).await?;
     ArchiveFigures::parse(&text).ok_or_else(|| "its metrics are not those of an archive".to_owned())
 }
 
-async fn metrics(address: SocketAddr) -> Result<String, String> {
+/// Asks the copy of an etcd at the IP address `address`.
+///
+/// # Errors
+/// The reason why it did not answer, in words.
+pub(crate) async fn ask_copy(address: &str) -> Result<CopyFigures, String> {
+    let text = metrics(address).await?;
+    CopyFigures::parse(&text).ok_or_else(|| "its metrics are not those of a copy".to_owned())
+}
+
+async fn metrics(address: &str) -> Result<String, String> {
+    let address = metrics_port(address)?;
+    let text = tokio::time::timeout(ANSWER_TIMEOUT, exchange(address)).await;
+    text.map_err(|_| "it did not answer in time".to_owned())?
+}
+
+async fn exchange(address: SocketAddr) -> Result<String, String> {
     let stream = TcpStream::connect(address).await;
     let stream = stream.map_err(|error| format!("no connection: {}", clean(&error.to_string(), MAX_TEXT_BYTES)))?;
     let broken = |error: &dyn std::error::Error| {
