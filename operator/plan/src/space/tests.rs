@@ -255,7 +255,7 @@ fn volume_of_a_cluster_grows_until_its_maximum() {
     fill(&mut fake, 3, 96);
     assert_eq!(fake.pass(), Vec::<String>::new());
     assert!(why(&fake).contains("autoGrow.max: raise it"), "{}", why(&fake));
-    // Without autoGrow the volume keeps its size, and nobody is told that it is too large.
+    // Without autoGrow the volume keeps its size, and no step makes it smaller.
     fake.edit(json!({"storage": {"embedded": {"autoGrow": null}}}));
     let steps = fake.steps();
     assert!(steps.iter().all(|step| !step.contains("data-dev-0")), "{steps:?}");
