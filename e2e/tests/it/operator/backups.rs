@@ -19,6 +19,7 @@ use tempfile::TempDir;
 use super::brains::{Brains, embedded, on_tikv};
 use super::kit::{self, Kit, STATE_TIMEOUT};
 use super::load::Load;
+use super::plugin;
 use super::pods::Watched;
 use super::tikv::Tikv;
 
@@ -393,6 +394,24 @@ fn cluster_begins_with_the_data_of_a_lost_one() {
             !claim.owner_references().is_empty(),
             "the StatefulSet has not adopted the claim"
         );
+
+        // another one beside it, by the plugin
+        let words = [
+            "backup",
+            "restore",
+            "first",
+            "--to",
+            "c",
+            "--yes",
+            "--wait",
+            "--timeout",
+            "2m",
+        ];
+        let printed = plugin::run(&kit, &words).unwrap();
+        assert!(printed.contains("created KubeBrainCluster c"), "{printed}");
+        let beside = Brains::new(&kit, "c");
+        beside.until_condition("Bootstrapped", "True", &["Restored"]).await;
+        assert_eq!(beside.count_keys().await, keys, "{printed}");
 
         // one on TiKV, from the destination, although the first pod is killed
         let mut spec = on_tikv(&tikv.pd, 2);

@@ -14,7 +14,7 @@ use super::kit::{self, Kit};
 use super::tikv::Tikv;
 
 /// Runs the plugin in the test's namespace, and gives what it prints.
-fn run(kit: &Kit, args: &[&str]) -> anyhow::Result<String> {
+pub(super) fn run(kit: &Kit, args: &[&str]) -> anyhow::Result<String> {
     let programs = Programs::find()?;
     programs.get("kubectl-kubebrain")?;
     let path = format!("{}:{}", programs.dir().display(), std::env::var("PATH")?);
