@@ -6,6 +6,8 @@ use anyhow::Context as _;
 
 use engine::log::LogWrite;
 use net::http::member::DiskInUse;
+
+use crate::server::quota;
 use telemetry::metrics::DiskMetrics;
 
 /// Counts what a log does.
@@ -19,12 +21,15 @@ pub fn count_log(done: LogWrite, disk: &DiskMetrics) {
     }
 }
 
-/// Returns the size of the file system of a directory, and how much of it is free; `None` if it cannot be queried.
-pub fn disk_in_use(path: &Path) -> Option<DiskInUse> {
+/// Returns the size of the file system of a directory, and how much of it is free; `None` if it cannot be queried. `to_come` are the bytes
+/// that rows need for their next merge.
+pub fn disk_in_use(path: &Path, to_come: u64) -> Option<DiskInUse> {
     let stat = rustix::fs::statvfs(path).ok()?;
+    let bytes = stat.f_blocks.saturating_mul(stat.f_frsize);
     Some(DiskInUse {
-        bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+        bytes,
         available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+        needed_bytes: quota::needed(quota::reserve(bytes), to_come),
     })
 }
 

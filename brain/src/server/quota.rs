@@ -32,14 +32,22 @@ impl DiskSpace {
     pub(crate) fn new(path: &Path, quota: Option<u64>) -> anyhow::Result<Self> {
         let stat =
             rustix::fs::statvfs(path).with_context(|| format!("ask for the free space of {}", path.display()))?;
-        let reserve =
-            (stat.f_blocks.saturating_mul(stat.f_frsize) / RESERVE_DIVISOR).clamp(MIN_RESERVE_BYTES, MAX_RESERVE_BYTES);
         Ok(Self {
             path: path.to_owned(),
             quota,
-            reserve,
+            reserve: reserve(stat.f_blocks.saturating_mul(stat.f_frsize)),
         })
     }
+}
+
+/// Returns the bytes of a medium of this size that only deletions and compaction may use.
+pub(crate) fn reserve(bytes: u64) -> u64 {
+    (bytes / RESERVE_DIVISOR).clamp(MIN_RESERVE_BYTES, MAX_RESERVE_BYTES)
+}
+
+/// Returns the bytes below which free space is low. `to_come` are those that rows need for their next merge.
+pub(crate) fn needed(reserve: u64, to_come: u64) -> u64 {
+    (reserve + reserve / 2).saturating_add(to_come)
 }
 
 impl DiskSpace {
@@ -53,10 +61,11 @@ impl DiskSpace {
             }
         };
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        let wanted = self.reserve + rows.to_come();
+        let to_come = rows.to_come();
+        let wanted = self.reserve + to_come;
         if free < self.reserve || (free < wanted && free + rows.left_over() < wanted) {
             SpaceLevel::Exhausted
-        } else if free < wanted + self.reserve / 2 {
+        } else if free < needed(self.reserve, to_come) {
             SpaceLevel::Low
         } else {
             SpaceLevel::Ample

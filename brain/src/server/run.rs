@@ -248,6 +248,7 @@ pub(crate) async fn serve(
         defragment: defragmentations(config, (&log, &rows, &running.state), &mut life),
         log_size: log_size(log, &rows),
         size_in_use: size_in_use(rows.clone(), running.state.clone()),
+        space_to_come: space_to_come(rows.clone()),
         size: total_size(rows, running.state.clone()),
         members,
         remove,
@@ -318,6 +319,11 @@ fn log_size(log: DynLog, rows: &DynRows) -> StoreSize {
 /// Returns the size of the store in bytes.
 fn total_size(rows: DynRows, state: Arc<StoreState>) -> StoreSize {
     Arc::new(move || state.total_size(&rows))
+}
+
+/// Returns the bytes of the disk that rows need for their next merge.
+fn space_to_come(rows: DynRows) -> StoreSize {
+    Arc::new(move || rows.to_come())
 }
 
 /// Returns the bytes of it that live and retained versions take.

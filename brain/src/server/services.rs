@@ -71,6 +71,8 @@ pub struct MemberHandles {
     pub size_in_use: StoreSize,
     /// Returns the bytes that this member's own log occupies.
     pub log_size: StoreSize,
+    /// Returns the bytes of the disk that rows need for their next merge.
+    pub space_to_come: StoreSize,
     /// Reclaims space.
     pub defragment: Defragment,
     /// The member list.
@@ -106,6 +108,7 @@ pub fn services(
         size,
         size_in_use,
         log_size,
+        space_to_come,
         defragment,
         members,
         remove,
@@ -151,7 +154,11 @@ pub fn services(
     set_constants(&metrics, api.member_id, quota);
     count_leader_changes(&api, tasks, stop);
     let data_dir = matches!(config.storage, Storage::Embedded).then(|| config.data_dir.clone());
-    let space = space_in_use(size.clone(), u64::try_from(quota).ok(), data_dir.clone());
+    let space = space_in_use(
+        (size.clone(), space_to_come),
+        u64::try_from(quota).ok(),
+        data_dir.clone(),
+    );
     metrics.before_render(observe(
         api.clone(),
         watched,
@@ -258,11 +265,15 @@ fn quota(config: &Config) -> i64 {
 }
 
 /// Returns a function that looks at the space that the store and the file system of its directory occupy.
-fn space_in_use(size: StoreSize, quota_bytes: Option<u64>, data_dir: Option<PathBuf>) -> impl Fn() -> SpaceInUse {
+fn space_in_use(
+    (size, to_come): (StoreSize, StoreSize),
+    quota_bytes: Option<u64>,
+    data_dir: Option<PathBuf>,
+) -> impl Fn() -> SpaceInUse {
     move || SpaceInUse {
         bytes: size(),
         quota_bytes,
-        disk: data_dir.as_deref().and_then(disk_in_use),
+        disk: data_dir.as_deref().and_then(|dir| disk_in_use(dir, to_come())),
     }
 }
 

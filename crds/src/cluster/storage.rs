@@ -195,7 +195,7 @@ pub struct Embedded {
 }
 
 /// Growth of a volume: once four fifths of its file system are used, its claim is enlarged. Without `spec.quota` the brains then have no
-/// quota but the volume.
+/// quota but the volume; set it before you remove `autoGrow`, or the quota is 2 GiB again.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(any(test, feature = "cel"), x_kube(cel))]

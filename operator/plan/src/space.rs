@@ -21,20 +21,32 @@ pub const CONDITION: &str = "SpaceLow";
 const LOW_PERCENT: u64 = 80;
 /// Percentage below which it is not low any more.
 const AMPLE_PERCENT: u64 = 75;
-/// Percentages that the condition names: a message must not change all the time.
-const NAMED_PERCENTS: [u64; 3] = [95, 90, LOW_PERCENT];
+/// Largest percentage that is told apart. A brain is untrusted, and may report anything.
+const MAX_PERCENT: u64 = 1000;
 /// Percentage points by which another limit must be nearer to replace the one that the status has.
 const OTHER_LIMIT_POINTS: u64 = 5;
 
 /// Shortest time between two measurements.
 const MEASUREMENT_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
-/// Change of the used bytes from which a measurement is worth a write, as a divisor of the limit.
-const CHANGE_DIVISOR: i64 = 100;
+/// Time from the first measurement to the first rate: what a new cluster begins with is no rate.
+const FIRST_RATE_INTERVAL: SignedDuration = SignedDuration::from_hours(6);
+/// Change of the used bytes, or of the limit, from which it is worth a write, as a divisor of the limit.
+const CHANGE_DIVISOR: u64 = 100;
 /// Time before a store is full from which the condition reports it.
 const FORECAST_WARNING: SignedDuration = SignedDuration::from_hours(3 * 24);
 /// Longest forecast.
 const LONGEST_FORECAST_SECONDS: i128 = 30 * 24 * 3600;
 const SECONDS_PER_DAY: i128 = 24 * 3600;
+
+/// The space of a store, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeenSpace {
+    /// No leader has answered: the last measurement stays.
+    Unknown,
+    /// The leader has no limit, or does not report one.
+    Unlimited,
+    Limited(StoreSpace),
+}
 
 /// The limit that a store reaches first, and how much of it is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,40 +84,62 @@ impl StoreSpace {
     /// Returns the used part of the limit. It may be more than 100.
     pub fn percent(&self) -> u64 {
         let percent = u128::from(self.used) * 100 / u128::from(self.bytes.max(1));
-        u64::try_from(percent).unwrap_or(u64::MAX)
+        u64::try_from(percent).unwrap_or(MAX_PERCENT).min(MAX_PERCENT)
     }
 }
 
 /// Returns the measurement to publish: the present one, or that of `before` as long as it says nearly the same.
-pub fn status(before: Option<&SpaceStatus>, seen: Option<StoreSpace>, now: Timestamp) -> Option<SpaceStatus> {
-    let Some(seen) = seen else { return before.cloned() };
+pub fn status(before: Option<&SpaceStatus>, seen: SeenSpace, now: Timestamp) -> Option<SpaceStatus> {
+    let seen = match seen {
+        SeenSpace::Unknown => return before.cloned(),
+        SeenSpace::Unlimited => return None,
+        SeenSpace::Limited(seen) => seen,
+    };
     let clamp = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let (used, limit) = (clamp(seen.used), clamp(seen.bytes));
-    let same = before.filter(|before| before.limit == seen.limit);
-    let elapsed = same.map(|before| now.duration_since(before.measured_at.0));
-    let is_due = match (same, elapsed) {
-        (Some(before), Some(elapsed)) => {
-            let moved = used.abs_diff(before.used_bytes) >= (limit / CHANGE_DIVISOR).unsigned_abs();
-            // A clock that was set back must not stop all measurements.
-            before.limit_bytes != limit || elapsed.is_negative() || (elapsed >= MEASUREMENT_INTERVAL && moved)
-        }
-        _ => true,
-    };
-    if !is_due {
-        return before.cloned();
-    }
-    let rate = match (same, elapsed) {
-        (Some(before), Some(elapsed)) if elapsed >= MEASUREMENT_INTERVAL => Some(rate(before, used, elapsed.as_secs())),
-        (before, _) => before.and_then(|before| before.bytes_per_day),
-    };
-    Some(SpaceStatus {
+    let first = SpaceStatus {
         limit: seen.limit,
         used_bytes: used,
         limit_bytes: limit,
         measured_at: Time(whole_seconds(now)),
-        bytes_per_day: rate,
-        full_at: rate.and_then(|rate| full_at(limit - used, rate, now)),
-    })
+        bytes_per_day: None,
+        full_at: None,
+    };
+    let Some(before) = before.filter(|before| before.limit == seen.limit) else {
+        return Some(first);
+    };
+    let elapsed = now.duration_since(before.measured_at.0);
+    if elapsed.is_negative() {
+        // The clock was set back.
+        return Some(SpaceStatus {
+            bytes_per_day: before.bytes_per_day,
+            ..first
+        });
+    }
+    let differs = |one: i64, other: i64| one.abs_diff(other) >= (limit.unsigned_abs() / CHANGE_DIVISOR).max(1);
+    let interval = match before.bytes_per_day {
+        Some(_) => MEASUREMENT_INTERVAL,
+        None => FIRST_RATE_INTERVAL,
+    };
+    // A forecast is made anew until it is none: the growth that it is based on may have ended.
+    let is_news = differs(used, before.used_bytes) || before.full_at.is_some();
+    if elapsed >= interval && is_news {
+        let rate = rate(before, used, elapsed.as_secs());
+        return Some(SpaceStatus {
+            bytes_per_day: Some(rate),
+            full_at: full_at(limit.saturating_sub(used), rate, now),
+            ..first
+        });
+    }
+    if differs(limit, before.limit_bytes) {
+        let rate = before.bytes_per_day;
+        return Some(SpaceStatus {
+            limit_bytes: limit,
+            full_at: rate.and_then(|rate| full_at(limit.saturating_sub(used), rate, now)),
+            ..before.clone()
+        });
+    }
+    Some(before.clone())
 }
 
 /// Returns the bytes a day: the mean of the rate since the former measurement and of the rate that it had, so that one compaction or one
@@ -132,43 +166,45 @@ fn full_at(left: i64, rate: i64, now: Timestamp) -> Option<Time> {
     Some(Time(whole_seconds(at)))
 }
 
-/// Returns the condition; `None` as long as no limit is known. `remedy` says what a user can do about a volume.
+/// Returns the condition; `None` as long as no limit is known. `remedy` says what a user can do about a quota, and about a volume.
 pub fn condition(
     before: &[Condition],
-    seen: Option<StoreSpace>,
+    seen: SeenSpace,
     status: Option<&SpaceStatus>,
-    remedy: &str,
+    (quota_remedy, disk_remedy): (&str, &str),
 ) -> Option<ConditionUpdate> {
     let former = before.iter().find(|condition| condition.type_ == CONDITION);
-    let (Some(seen), Some(status)) = (seen, status) else {
-        return former.map(|former| ConditionUpdate::kept(CONDITION, former));
+    let seen = match seen {
+        SeenSpace::Unknown => return former.map(|former| ConditionUpdate::kept(CONDITION, former)),
+        SeenSpace::Unlimited => return None,
+        SeenSpace::Limited(seen) => seen,
     };
-    let (low, what, remedy) = match seen.limit {
+    let status = status?;
+    // Messages have no figures that change all the time.
+    let (low, limit, remedy) = match seen.limit {
         SpaceLimit::Quota => (
             "QuotaNearlyUsed",
             format!("the quota of {}", quantity::of_bytes(seen.bytes).0),
-            "delete keys, compact, or raise spec.quota",
+            quota_remedy,
         ),
-        SpaceLimit::Disk => ("DiskNearlyFull", "the file system of the volume".to_owned(), remedy),
+        SpaceLimit::Disk => (
+            "DiskNearlyFull",
+            "the file system of the volume".to_owned(),
+            disk_remedy,
+        ),
     };
-    let percent = seen.percent();
     let was_low = former.is_some_and(|former| former.status == "True" && former.reason == low);
-    if percent >= LOW_PERCENT || (was_low && percent >= AMPLE_PERCENT) {
-        let named = NAMED_PERCENTS.iter().find(|named| percent >= **named);
-        let named = named.map_or(AMPLE_PERCENT, |named| *named);
-        let message = format!("more than {named} % of {what} is used: {remedy}");
+    if seen.percent() >= if was_low { AMPLE_PERCENT } else { LOW_PERCENT } {
+        let message = format!("about four fifths or more of {limit} are used: {remedy}");
         return Some(ConditionUpdate::new(CONDITION, ConditionStatus::True, low, message));
     }
-    let warned = status
-        .full_at
-        .as_ref()
-        .filter(|full| full.0.duration_since(status.measured_at.0) <= FORECAST_WARNING);
-    Some(match warned {
+    let soon = |full: &&Time| full.0.duration_since(status.measured_at.0) <= FORECAST_WARNING;
+    Some(match status.full_at.as_ref().filter(soon) {
         Some(full) => ConditionUpdate::new(
             CONDITION,
             ConditionStatus::True,
             "FillsUp",
-            format!("at the present rate {what} is used up at {}: {remedy}", full.0),
+            format!("at the present rate {limit} is used up at {}: {remedy}", full.0),
         ),
         None => ConditionUpdate::new(
             CONDITION,

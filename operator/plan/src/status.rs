@@ -23,7 +23,7 @@ use crate::member::BrainRole;
 use crate::names::{self, CLIENT_PORT, Names};
 use crate::objects::{ObjectKey, ObjectKind};
 use crate::observed::{Observed, is_ready};
-use crate::space::{self, StoreSpace, growth};
+use crate::space::{self, SeenSpace, StoreSpace, growth};
 use crate::spec::is_external;
 use crate::spec::{self, Desired, DesiredStorage};
 use crate::steps::leadership::LeaderState;
@@ -162,8 +162,13 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
     };
     let mut updates = conditions::judge(&facts);
     let before = status.conditions.as_deref().unwrap_or_default();
-    let remedy = growth::remedy(pass.desired.storage.embedded(), pass.plan.claims.capacity.as_ref());
-    updates.extend(space::condition(before, seen_space, status.space.as_ref(), remedy));
+    let quota_remedy = match is_external(cluster) {
+        true => "delete keys, compact, or raise --quota-backend-bytes",
+        false => "delete keys, compact, or raise spec.quota",
+    };
+    let disk_remedy = growth::remedy(pass.desired.storage.embedded(), &pass.plan.claims);
+    let remedies = (quota_remedy, disk_remedy);
+    updates.extend(space::condition(before, seen_space, status.space.as_ref(), remedies));
     updates.extend(bootstrap::condition(cluster, before, pass.plan.bootstrap.as_ref()));
     updates.extend(archive::condition(before, &pass.observed.archive));
     publishable(cluster, status, &updates, now)
@@ -306,9 +311,13 @@ fn selector(cluster: &KubeBrainCluster, names: &Names) -> String {
 }
 
 /// Returns the space that the leader reports.
-fn seen_space(pass: &StatusInput<'_>, before: Option<SpaceLimit>) -> Option<StoreSpace> {
-    let leader = pass.observed.probes.get(pass.plan.lead.pod()?)?;
-    StoreSpace::of(leader.as_ref().ok()?.space.as_ref()?, before)
+fn seen_space(pass: &StatusInput<'_>, before: Option<SpaceLimit>) -> SeenSpace {
+    let leader = pass.plan.lead.pod().and_then(|pod| pass.observed.probes.get(pod));
+    let Some(Ok(leader)) = leader else {
+        return SeenSpace::Unknown;
+    };
+    let nearest = leader.space.as_ref().and_then(|space| StoreSpace::of(space, before));
+    nearest.map_or(SeenSpace::Unlimited, SeenSpace::Limited)
 }
 
 /// Returns the storage of the data. Id and prefix of TiKV keep the values that were recorded first.

@@ -633,7 +633,7 @@ pub fn full() -> Value {
         "formats": {"lowest": 1, "highest": 3, "written": 2},
         "role": "Follower", "ready": true, "epoch": 7, "revision": 1234, "appliedSlot": 5678,
         "leader": {"name": "dev-1", "memberID": "0000000000000010"},
-        "alarms": ["NOSPACE"], "space": {"bytes": 5, "quotaBytes": 7, "disk": {"bytes": 11, "availableBytes": 3}},
+        "alarms": ["NOSPACE"], "space": {"bytes": 5, "quotaBytes": 7, "disk": {"bytes": 11, "availableBytes": 3, "neededBytes": 2}},
         "storage": {"type": "TiKV", "clusterID": "7401234567890123456", "reachable": true},
         "tls": {
             "trustBundle": digest, "peerTrustBundle": digest,

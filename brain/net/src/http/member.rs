@@ -127,6 +127,8 @@ pub struct DiskInUse {
     pub bytes: u64,
     /// The bytes that are free.
     pub available_bytes: u64,
+    /// The bytes that must be free for space not to be low: those that are kept free, and those that the next merge takes.
+    pub needed_bytes: u64,
 }
 
 /// Certificates in use.

@@ -212,7 +212,8 @@ fn archive_note(
     let configured = origin.spec.backup.as_ref();
     let archived = configured.filter(|configured| configured.archive.is_some());
     let place = location(backup);
-    if archived.is_some_and(|archived| BackupTarget::from(archived).location() == place) {
+    let made = BackupTarget::from(backup);
+    if archived.is_some_and(|archived| BackupTarget::from(archived).is_same_place(&made)) {
         return None;
     }
     let name = origin.name_any();
@@ -233,6 +234,17 @@ async fn template(
 ) -> anyhow::Result<Template> {
     if let Some(path) = &options.file {
         let mut template = Template::of_file(path, &options.to)?;
+        if let Some(other) = template
+            .cluster
+            .namespace()
+            .filter(|of| template.is_own && *of != target.namespace)
+        {
+            let here = &target.namespace;
+            anyhow::bail!(
+                "{}: the cluster is of the namespace {other}, and the backup of {here}",
+                path.display()
+            );
+        }
         if let Some(found) = find(target, &template.cluster.name_any()).await? {
             template.is_live = true;
             // Its prefix may be pinned there.
@@ -268,6 +280,12 @@ fn judge(cluster: &KubeBrainCluster, name: &str) -> ConditionState {
     }
     if let Some(stalled) = is("Stalled", "True") {
         return ConditionState::Failed(format!("{}: {}", stalled.reason, stalled.message));
+    }
+    if let Some(stored) = is(CONDITION, "True").filter(|found| found.reason == "AlreadyStored") {
+        return ConditionState::Failed(format!(
+            "{name} serves a store that was there before, and nothing was restored into it now: {}",
+            stored.message
+        ));
     }
     if is("Ready", "True").is_some() {
         let restored = condition(cluster, CONDITION).map(|found| format!(": {}", found.message));

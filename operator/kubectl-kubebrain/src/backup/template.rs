@@ -6,11 +6,12 @@ use std::path::Path;
 use anyhow::Context as _;
 use crds::cluster::pod::PodSettings;
 use crds::cluster::services::Services;
-use crds::cluster::storage::{GcOwner, Storage, StorageType};
+use crds::cluster::storage::{GcOwner, Storage, StorageType, Tikv};
 use crds::cluster::tls::{Tls, TlsMode};
 use crds::cluster::workload::WorkloadType;
 use crds::{KubeBrainCluster, KubeBrainClusterSpec};
 use kube::ResourceExt;
+use plan::backup::BackupTarget;
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -242,6 +243,24 @@ fn storage_of(
     given: &Given<'_>,
     leave: &mut impl FnMut(bool, &str, String),
 ) -> anyhow::Result<Storage> {
+    if let Some(embedded) = &mut storage.embedded {
+        let seen = template
+            .cluster
+            .status
+            .as_ref()
+            .and_then(|status| status.storage.as_ref());
+        let capacity = seen.and_then(|seen| seen.capacity.clone());
+        if let Some(grown) =
+            capacity.filter(|grown| plan::quantity::parse(grown) > plan::quantity::parse(&embedded.size))
+        {
+            let why = format!(
+                "the volume of {cluster} has grown to {}, and the new one gets that size",
+                grown.0
+            );
+            leave(true, "storage.embedded.size", why);
+            embedded.size = grown;
+        }
+    }
     let Some(tikv) = &mut storage.tikv else {
         return Ok(storage);
     };
@@ -353,14 +372,18 @@ pub(super) fn check_apart(new: &KubeBrainCluster, other: &KubeBrainCluster) -> a
                 "the keys of {name} are below the prefix {prefix}, which no other cluster may use: choose one with --prefix"
             );
         }
+        let collects = |tikv: &Tikv| tikv.gc.as_ref().is_some_and(|gc| gc.owner == GcOwner::Brain);
+        if is_same_tikv && collects(tikv) && collects(others) {
+            anyhow::bail!("storage.tikv.gc: {name} advances the GC safe point, and only one cluster may: remove it");
+        }
     }
-    let place = |cluster: &KubeBrainCluster| {
-        let backup = cluster.spec.backup.as_ref()?;
-        Some(plan::backup::BackupTarget::from(backup).location())
-    };
-    if let Some(place) = place(new).filter(|found| place(other).as_ref() == Some(found)) {
+    if let (Some(backup), Some(others)) = (&new.spec.backup, &other.spec.backup)
+        && let place = BackupTarget::from(backup)
+        && place.is_same_place(&BackupTarget::from(others))
+    {
         anyhow::bail!(
-            "spec.backup would store the archive at {place}, where that of {name} is: change it, or remove it"
+            "spec.backup would store the archive at {}, where that of {name} is: change it, or remove it",
+            place.location()
         );
     }
     Ok(())

@@ -39,6 +39,21 @@ impl<'a> From<&'a ClusterBackup> for BackupTarget<'a> {
 }
 
 impl BackupTarget<'_> {
+    /// Returns true if both are one place: buckets of the same name at two services are two.
+    pub fn is_same_place(&self, other: &BackupTarget<'_>) -> bool {
+        let service = |target: &BackupTarget<'_>| {
+            let to = target.destination;
+            let s3 = to.s3.as_ref().and_then(|s3| s3.endpoint.clone());
+            let gcs = to.gcs.as_ref().and_then(|gcs| gcs.endpoint.clone());
+            let azure = to
+                .azure
+                .as_ref()
+                .map(|azure| (azure.account.clone(), azure.endpoint.clone()));
+            (s3, gcs, azure)
+        };
+        self.location() == other.location() && service(self) == service(other)
+    }
+
     /// Returns the place as a URL.
     pub fn location(&self) -> String {
         let to = self.destination;

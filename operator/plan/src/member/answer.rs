@@ -106,6 +106,8 @@ pub struct DiskSpace {
     pub bytes: u64,
     /// Bytes that are free.
     pub available_bytes: u64,
+    /// Bytes that must be free for space not to be low.
+    pub needed_bytes: u64,
 }
 
 /// Certificates that a brain has loaded.

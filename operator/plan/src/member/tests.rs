@@ -53,6 +53,7 @@ fn answer_is_read_whole() {
             disk: Some(DiskSpace {
                 bytes: 11,
                 available_bytes: 3,
+                needed_bytes: 2,
             }),
         }),
         tls: Some(LoadedCertificates {

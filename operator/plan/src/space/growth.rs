@@ -6,13 +6,16 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::{LOW_PERCENT, StoreSpace};
 use crate::member::{DiskSpace, MemberAnswer, MemberSpace};
 use crate::quantity;
+use crate::steps::claims::ClaimsStatus;
 
 /// Smallest step without `autoGrow.step`.
 const MIN_STEP_BYTES: u64 = 1 << 30;
 /// Part of the present size that is added without `autoGrow.step`, as a divisor.
 const STEP_DIVISOR: u64 = 4;
-/// A file system that is more times as large as its claim is not that of the claim alone.
-const SHARED_FACTOR: u64 = 2;
+/// Part of a claim's size by which its file system may differ, as a divisor, and bytes that it may differ in addition: a file system needs
+/// some for itself.
+const OVERHEAD_DIVISOR: u64 = 8;
+const OVERHEAD_BYTES: u64 = 64 << 20;
 
 /// The sizes of a claim.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +37,14 @@ pub fn wanted(embedded: &Embedded, claim: ClaimSizes<'_>, member: Option<&Member
     if present < of_spec {
         return embedded.size.clone();
     }
+    let Some(max) = quantity::bytes(&auto.max) else {
+        return requested.clone();
+    };
+    let is_resized = claim.capacity.and_then(quantity::bytes) >= Some(present);
+    if !is_resized && max < present {
+        // A step that is not made yet may be taken back, to a smaller maximum.
+        return if max > of_spec { &auto.max } else { &embedded.size }.clone();
+    }
     next(auto, present, claim, member).map_or_else(|| requested.clone(), quantity::of_bytes)
 }
 
@@ -41,18 +52,22 @@ pub fn wanted(embedded: &Embedded, claim: ClaimSizes<'_>, member: Option<&Member
 fn next(auto: &AutoGrow, present: u64, claim: ClaimSizes<'_>, member: Option<&MemberAnswer>) -> Option<u64> {
     let max = quantity::bytes(&auto.max).filter(|max| present < *max)?;
     let capacity = quantity::bytes(claim.capacity?).filter(|capacity| *capacity >= present)?;
-    let member = member?;
-    let space = member.space?;
-    let disk = space.disk.filter(|disk| !is_shared(disk, capacity))?;
-    let is_full = member.alarms.iter().any(|alarm| alarm == "NOSPACE") && !is_quota_used(&space);
-    if percent(disk) < LOW_PERCENT && !is_full {
+    let disk = member?.space?.disk.filter(|disk| is_of_claim(disk, capacity))?;
+    if percent(disk) < LOW_PERCENT && disk.available_bytes >= disk.needed_bytes {
         return None;
     }
     let step = auto.step.as_ref().and_then(quantity::bytes);
     let step = step.unwrap_or_else(|| (present / STEP_DIVISOR).max(MIN_STEP_BYTES));
-    // Rounded up to whole MiB, like every size that is written, but not above the maximum.
-    let next = present.saturating_add(step).min(max);
-    Some(next.div_ceil(1 << 20) << 20).map(|rounded| if rounded > max { max >> 20 << 20 } else { rounded })
+    // In whole MiB, like every size that is written, and not above the maximum.
+    let next = present
+        .saturating_add(step)
+        .min(max)
+        .checked_next_multiple_of(1 << 20)?;
+    Some(if next > max { whole_mebibytes(max) } else { next })
+}
+
+fn whole_mebibytes(bytes: u64) -> u64 {
+    bytes >> 20 << 20
 }
 
 fn percent(disk: DiskSpace) -> u64 {
@@ -64,35 +79,38 @@ fn percent(disk: DiskSpace) -> u64 {
     StoreSpace::of(&space, None).map_or(0, |space| space.percent())
 }
 
-/// Returns true if the alarm may be one of the quota, which a larger volume does not clear.
-fn is_quota_used(space: &MemberSpace) -> bool {
-    let quota = MemberSpace { disk: None, ..*space };
-    StoreSpace::of(&quota, None).is_some_and(|quota| quota.percent() >= LOW_PERCENT)
+/// Returns true if a file system is about as large as its claim. One of another size is shared, or does not grow with the claim.
+fn is_of_claim(disk: &DiskSpace, capacity: u64) -> bool {
+    disk.bytes.abs_diff(capacity) <= capacity / OVERHEAD_DIVISOR + OVERHEAD_BYTES
 }
 
-fn is_shared(disk: &DiskSpace, capacity: u64) -> bool {
-    disk.bytes > capacity.saturating_mul(SHARED_FACTOR)
-}
-
-/// Returns a message if the file system is not that of the claim alone: the claim is no measure of it, and does not grow by itself.
+/// Returns a message if a volume does not grow by itself, although the spec asks for it: its file system is not that of the claim alone, or the
+/// member does not report it.
 pub fn ignored(embedded: &Embedded, capacity: Option<&Quantity>, member: Option<&MemberAnswer>) -> Option<String> {
     embedded.auto_grow.as_ref()?;
-    let capacity = capacity?;
-    let disk = member?.space?.disk?;
-    is_shared(&disk, quantity::bytes(capacity)?).then(|| {
-        format!(
-            "storage.embedded.autoGrow has no effect: the file system of the volume has {}, and its claim {}, so others use it too",
-            quantity::of_bytes(disk.bytes).0,
-            capacity.0
-        )
-    })
+    let capacity = quantity::bytes(capacity?)?;
+    let member = member?;
+    let why = match member.space.map(|space| space.disk) {
+        None => format!("the version {} of the brain does not report its space", member.version),
+        Some(disk) if disk.is_some_and(|disk| !is_of_claim(&disk, capacity)) => {
+            "the file system of the volume is not as large as its claim".to_owned()
+        }
+        Some(_) => return None,
+    };
+    Some(format!("storage.embedded.autoGrow has no effect: {why}"))
 }
 
 /// Returns what a user can do about a volume that is nearly full.
-pub fn remedy(embedded: Option<&Embedded>, capacity: Option<&Quantity>) -> &'static str {
-    let auto = embedded.and_then(|embedded| embedded.auto_grow.as_ref());
-    let at_max = |auto: &AutoGrow| capacity.and_then(quantity::parse) >= quantity::parse(&auto.max);
-    match auto {
+pub fn remedy(embedded: Option<&Embedded>, claims: &ClaimsStatus) -> &'static str {
+    let Some(embedded) = embedded else {
+        return "free space, or enlarge the volume";
+    };
+    let capacity = claims.capacity.as_ref().and_then(quantity::bytes);
+    let at_max = |auto: &AutoGrow| capacity >= quantity::bytes(&auto.max).map(whole_mebibytes);
+    match &embedded.auto_grow {
+        Some(_) if claims.auto_grow_ignored.is_some() => {
+            "enlarge the volume; storage.embedded.autoGrow has no effect, as the condition Progressing says"
+        }
         Some(auto) if at_max(auto) => "the volume has the size of storage.embedded.autoGrow.max: raise it",
         Some(_) => "the operator enlarges the volume by storage.embedded.autoGrow",
         None => "raise storage.embedded.size, or let it grow by storage.embedded.autoGrow",

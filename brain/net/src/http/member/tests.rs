@@ -50,6 +50,7 @@ impl DescribeMember for Told {
                 disk: Some(DiskInUse {
                     bytes: 5,
                     available_bytes: 2,
+                    needed_bytes: 1,
                 }),
             },
             tls: None,
@@ -125,7 +126,7 @@ async fn a_member_says_who_it_is_and_who_leads() {
         "role": "Follower", "ready": true, "epoch": 7, "revision": 5, "appliedSlot": 6,
         "leader": {"name": "b", "memberID": "000000000000000c"}, "alarms": ["NOSPACE"],
         "storage": {"type": "TiKV", "clusterID": "7401", "reachable": true},
-        "space": {"bytes": 3, "disk": {"bytes": 5, "availableBytes": 2}}, "tls": null,
+        "space": {"bytes": 3, "disk": {"bytes": 5, "availableBytes": 2, "neededBytes": 1}}, "tls": null,
     });
     assert_eq!(body, expected);
 }

@@ -305,6 +305,57 @@ async fn file_of_the_new_cluster_is_used_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn buckets_of_two_services_are_two_places_and_gc_has_one_owner() {
+    let dir = tempfile::tempdir().unwrap();
+    let archive = |endpoint: &str| {
+        let s3 = json!({"bucket": "b", "prefix": "dev", "endpoint": endpoint, "credentialsSecretRef": {"name": "s3"}});
+        json!({"destination": {"s3": s3}, "archive": {}})
+    };
+    let api = complete(&embedded(json!({"backup": archive("https://a.example.org")})));
+    let printed = async |api: &FakeApi, more: &str| {
+        let path = file(&dir, "new", more);
+        restored(api, &format!("a --to new --dry-run -f {path}")).await
+    };
+    let backup = |endpoint: &str| format!("  backup: {}\n", archive(endpoint));
+    printed(&api, &backup("https://b.example.org")).await.unwrap();
+    let said = printed(&api, &backup("https://a.example.org")).await.unwrap_err();
+    assert!(said.contains("where that of dev is"), "{said}");
+
+    let mut dev = three();
+    dev["spec"]["storage"]["tikv"]["gc"] = json!({"owner": "Brain"});
+    let api = complete(&dev);
+    let path = dir.path().join("own.yaml");
+    let mut own = dev.clone();
+    own["metadata"] = json!({"name": "new"});
+    std::fs::write(&path, own.to_string()).unwrap();
+    let said = refused(&api, &format!("a --to new -y --prefix x -f {}", path.display())).await;
+    assert!(
+        said.starts_with("storage.tikv.gc: dev advances the GC safe point"),
+        "{said}"
+    );
+    own["metadata"] = json!({"name": "new", "namespace": "others"});
+    std::fs::write(&path, own.to_string()).unwrap();
+    let said = refused(&api, &format!("a --to new -y --prefix x -f {}", path.display())).await;
+    assert!(
+        said.ends_with("the cluster is of the namespace others, and the backup of brains"),
+        "{said}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_volume_is_as_large_as_that_which_has_grown() {
+    let mut dev = embedded(json!({}));
+    dev["status"]["storage"] = json!({"type": "Embedded", "capacity": "150Gi"});
+    let (said, notes) = restored(&complete(&dev), "a --to new --dry-run").await.unwrap();
+    assert!(said.contains("size: 150Gi"), "{said}");
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("has grown to 150Gi"), "{notes:?}");
+    dev["status"]["storage"]["capacity"] = json!("5Gi");
+    let (said, notes) = restored(&complete(&dev), "a --to new --dry-run").await.unwrap();
+    assert!(said.contains("size: 10Gi") && notes.is_empty(), "{said} {notes:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn spec_of_a_third_cluster_can_be_used() {
     let api = complete(&three());
     let mut other = embedded(json!({}));
@@ -356,6 +407,12 @@ async fn new_cluster_is_waited_for() {
     assert_eq!(
         waited(&[json!([failed])]).await.unwrap_err(),
         "BootstrapFailed: no archive has revision 9"
+    );
+    let stored = condition("Bootstrapped", "True", "AlreadyStored", "there was a store");
+    let said = waited(&[json!([stored, ready])]).await.unwrap_err();
+    assert_eq!(
+        said,
+        "new serves a store that was there before, and nothing was restored into it now: there was a store"
     );
     assert_eq!(
         waited(&[json!([running])]).await.unwrap_err(),
