@@ -95,7 +95,7 @@ pub struct KubeBrainClusterStatus {
 
     /// Space of the store, measured at most once an hour; absent until the leader has reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub space: Option<SpaceStatus>,
+    pub space: Option<Box<SpaceStatus>>,
 
     /// Certificates by the Secret that holds them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,7 +108,7 @@ pub struct KubeBrainClusterStatus {
 
     /// Origin of the cluster's first data; absent without `spec.bootstrap`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub bootstrap: Option<BootstrapStatus>,
+    pub bootstrap: Option<Box<BootstrapStatus>>,
 
     /// Backups of the cluster, and its archive; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -191,7 +191,7 @@ pub struct Embedded {
 
     /// Growth of the volume by the operator, before it is full. Its storage class must allow expansion. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub auto_grow: Option<AutoGrow>,
+    pub auto_grow: Option<Box<AutoGrow>>,
 }
 
 /// Growth of a volume: once four fifths of its file system are used, its claim is enlarged. Without `spec.quota` the brains then have no

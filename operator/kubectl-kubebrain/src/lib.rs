@@ -290,7 +290,7 @@ async fn execute(target: &TargetNamespace, command: Command, out: &mut impl Writ
         } => {
             let wish = requests::transfer_leader(target, &name, to.as_deref(), out).await?;
             if !no_wait {
-                rollout::until_transferred(target, (&name, &wish), timeout, out).await?;
+                Box::pin(rollout::until_transferred(target, (&name, &wish), timeout, out)).await?;
             }
         }
         Command::Restart { name, no_wait, timeout } => {

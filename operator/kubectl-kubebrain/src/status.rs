@@ -133,7 +133,7 @@ pub(super) fn of(
         },
         members: members.collect(),
         storage: status.storage,
-        bootstrap: status.bootstrap,
+        bootstrap: status.bootstrap.map(|bootstrap| *bootstrap),
         rollout: status.rollout,
         ca: status.ca,
         certificates: status.certificates.unwrap_or_default(),

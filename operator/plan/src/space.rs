@@ -21,7 +21,7 @@ pub const CONDITION: &str = "SpaceLow";
 const LOW_PERCENT: u64 = 80;
 /// Percentage below which it is not low any more.
 const AMPLE_PERCENT: u64 = 75;
-/// Largest percentage that is told apart. A brain is untrusted, and may report anything.
+/// Largest percentage that is reported. A brain is untrusted, and may report anything.
 const MAX_PERCENT: u64 = 1000;
 /// Percentage points by which another limit must be nearer to replace the one that the status has.
 const OTHER_LIMIT_POINTS: u64 = 5;

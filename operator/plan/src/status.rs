@@ -133,11 +133,11 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
         members: Some(members(pass)),
         connection: Some(connection(cluster, pass)),
         storage: Some(storage(cluster, pass)),
-        space: space::status(previous.space.as_ref(), seen_space, now),
+        space: space::status(previous.space.as_deref(), seen_space, now).map(Box::new),
         certificates: pass.desired.certificates.as_ref().map(|_| certificates(pass)),
         ca: authority(pass, previous.ca.clone()),
         rollout: rollout_status(cluster, pass, &facts),
-        bootstrap: bootstrap::status(cluster, pass.plan.bootstrap.as_ref(), pass.observed),
+        bootstrap: bootstrap::status(cluster, pass.plan.bootstrap.as_ref(), pass.observed).map(Box::new),
         backup: archive::status(cluster, &pass.observed.archive, pass.observed.last_backup.as_ref()),
         managed_by: previous.managed_by.clone(),
         last_handled_restart: pass.desired.restart.at.clone(),
@@ -168,7 +168,7 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
     };
     let disk_remedy = growth::remedy(pass.desired.storage.embedded(), &pass.plan.claims);
     let remedies = (quota_remedy, disk_remedy);
-    updates.extend(space::condition(before, seen_space, status.space.as_ref(), remedies));
+    updates.extend(space::condition(before, seen_space, status.space.as_deref(), remedies));
     updates.extend(bootstrap::condition(cluster, before, pass.plan.bootstrap.as_ref()));
     updates.extend(archive::condition(before, &pass.observed.archive));
     publishable(cluster, status, &updates, now)

@@ -283,7 +283,7 @@ fn judge(cluster: &KubeBrainCluster, name: &str) -> ConditionState {
     }
     if let Some(stored) = is(CONDITION, "True").filter(|found| found.reason == "AlreadyStored") {
         return ConditionState::Failed(format!(
-            "{name} serves a store that was there before, and nothing was restored into it now: {}",
+            "{name} serves an older store, and nothing was restored into it now: {}",
             stored.message
         ));
     }

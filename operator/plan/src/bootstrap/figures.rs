@@ -70,7 +70,7 @@ pub(super) fn progress(cluster: &KubeBrainCluster, observed: &Observed, phase: B
 }
 
 fn before(cluster: &KubeBrainCluster) -> Option<&BootstrapStatus> {
-    cluster.status.as_ref()?.bootstrap.as_ref()
+    cluster.status.as_ref()?.bootstrap.as_deref()
 }
 
 /// Returns true if the figures that were written stay.

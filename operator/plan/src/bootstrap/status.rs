@@ -48,7 +48,10 @@ pub(crate) fn status(
     progress: Option<&BootstrapProgress>,
     observed: &Observed,
 ) -> Option<BootstrapStatus> {
-    let before = cluster.status.as_ref().and_then(|status| status.bootstrap.clone());
+    let before = cluster
+        .status
+        .as_ref()
+        .and_then(|status| status.bootstrap.as_deref().cloned());
     let (Some(progress), Some(bootstrap)) = (progress, due(cluster)) else {
         return before;
     };

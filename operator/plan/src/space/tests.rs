@@ -151,9 +151,11 @@ fn size(text: &str) -> Quantity {
 
 fn embedded(max: Option<&str>, step: Option<&str>) -> Embedded {
     let mut embedded: Embedded = serde_json::from_value(json!({"size": "10Gi"})).unwrap();
-    embedded.auto_grow = max.map(|max| AutoGrow {
-        max: size(max),
-        step: step.map(size),
+    embedded.auto_grow = max.map(|max| {
+        Box::new(AutoGrow {
+            max: size(max),
+            step: step.map(size),
+        })
     });
     embedded
 }

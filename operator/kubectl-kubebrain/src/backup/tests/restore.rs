@@ -412,7 +412,7 @@ async fn new_cluster_is_waited_for() {
     let said = waited(&[json!([stored, ready])]).await.unwrap_err();
     assert_eq!(
         said,
-        "new serves a store that was there before, and nothing was restored into it now: there was a store"
+        "new serves an older store, and nothing was restored into it now: there was a store"
     );
     assert_eq!(
         waited(&[json!([running])]).await.unwrap_err(),
