@@ -90,7 +90,8 @@ THREADS ?= 3
 run-e2e:
 	cargo test --locked --workspace --test e2e -- --test-threads $(THREADS) $(TEST_ARGS); status=$$?; $(TESTED_CLUSTER) down --tests || status=1; exit $$status
 
-unit: run-others ## The tests that need nothing but Rust: no root, no Go, no Kubernetes
+unit: tests ## The tests that need nothing but Rust: no root, no Go, no Kubernetes
+	$(MAKE) --no-print-directory run-others
 
 test-long: export KUBEBRAIN_REQUESTS := 500000
 test-long: export KUBEBRAIN_KILLS := 100
