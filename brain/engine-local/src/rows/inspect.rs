@@ -21,8 +21,22 @@ pub(super) const TABLES_DIR: &str = "tables";
 /// The prefix of files that lsm-tree renames once they are whole.
 const TEMPORARY_PREFIX: &str = ".tmp";
 
+/// The lock of a directory of rows.
+///
+/// It is given back when this is dropped, and not when the last descriptor of the file is closed: a child that this process has just forked
+/// has one until it executes another program.
+pub(super) struct RowsLock(File);
+
+impl Drop for RowsLock {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            tracing::debug!(%error, "cannot unlock the rows: the kernel does when the file is closed");
+        }
+    }
+}
+
 /// Locks the directory of rows.
-pub(super) fn lock(dir: &Path) -> Result<File, RowsOpenError> {
+pub(super) fn lock(dir: &Path) -> Result<RowsLock, RowsOpenError> {
     let path = dir.join(LOCK_FILE);
     let lock = File::options()
         .read(true)
@@ -33,7 +47,7 @@ pub(super) fn lock(dir: &Path) -> Result<File, RowsOpenError> {
             _ => named(&path, error),
         })?;
     match lock.try_lock() {
-        Ok(()) => Ok(lock),
+        Ok(()) => Ok(RowsLock(lock)),
         Err(TryLockError::WouldBlock) => Err(RowsOpenError::InUse(dir.to_owned())),
         Err(TryLockError::Error(error)) => Err(named(&path, error).into()),
     }
@@ -179,4 +193,21 @@ pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>, RowsError> {
 
 pub(super) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_is_given_back_though_a_child_has_a_descriptor_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(LOCK_FILE), "").unwrap();
+        let first = lock(dir.path()).unwrap();
+        // As a fork copies it.
+        let _copied = first.0.try_clone().unwrap();
+        assert!(matches!(lock(dir.path()), Err(RowsOpenError::InUse(_))));
+        drop(first);
+        lock(dir.path()).unwrap();
+    }
 }

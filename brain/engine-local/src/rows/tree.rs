@@ -1,6 +1,5 @@
 //! The tree that holds the rows and the fence, and the numbers of its batches.
 
-use std::fs::File;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use lsm_tree::{
 
 use super::LsmOptions;
 use super::guard::{caught, within};
-use super::inspect::{self, damaged};
+use super::inspect::{self, RowsLock, damaged};
 use super::layout::{FENCE_ROW, FenceRow, parse_fence};
 use super::removal::KeptVersions;
 use super::writeback::MergeWriteback;
@@ -38,7 +37,7 @@ pub(super) struct RowsTree {
     first_merged: Arc<AtomicU64>,
     kept: Arc<KeptVersions>,
     /// Keeps other processes out as long as a view may read.
-    _lock: Option<Arc<File>>,
+    _lock: Option<Arc<RowsLock>>,
 }
 
 impl RowsTree {
@@ -71,7 +70,7 @@ impl RowsTree {
     }
 
     /// Holds the lock of the directory with the tree.
-    pub(super) fn locked(self, lock: File) -> Self {
+    pub(super) fn locked(self, lock: RowsLock) -> Self {
         Self {
             _lock: Some(Arc::new(lock)),
             ..self
