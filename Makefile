@@ -28,7 +28,7 @@ BOOK_PAGES := docs examples manifests/yaml/samples manifests/monitoring/dashboar
     $(addsuffix .md,README ARCHITECTURE CONTRIBUTING SECURITY CHANGELOG operator/README brain/net/README e2e/bench/README)
 
 .DEFAULT_GOAL := help
-.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-allocations bench-kubernetes bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others
+.PHONY: help build tests unit integration release-tools check fmt clippy docs deny test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-allocations bench-kubernetes bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-17s %s\n' "$$name" "$$what"; done
@@ -77,12 +77,13 @@ test: tools ## All tests, from unit to end-to-end
 
 # The tests named "e2e" need the rest: root, Go, a Kubernetes. The others wait, for clocks and for storage that does not answer, as often as
 # they compute: several binaries run at a time.
-OTHERS := --locked --workspace --lib --bins --test it --test slot_model
+UNIT := --lib --bins
+OTHERS := $(UNIT) --test it --test slot_model
 BUILT_TESTS := $(CARGO_TARGET_DIR)/tests.json
 # The number of tests of one binary at a time: most of the time they wait.
 OTHER_THREADS ?= 8
 run-others:
-	cargo test --no-run --message-format=json-render-diagnostics $(OTHERS) > $(BUILT_TESTS)
+	cargo test --no-run --locked --workspace --message-format=json-render-diagnostics $(OTHERS) > $(BUILT_TESTS)
 	$(TESTED)/kubebrain-run-tests -- --test-threads $(OTHER_THREADS) $(TEST_ARGS) < $(BUILT_TESTS)
 
 # The number of end-to-end tests at a time. They start whole clusters, which slow each other down.
@@ -90,8 +91,11 @@ THREADS ?= 3
 run-e2e:
 	cargo test --locked --workspace --test e2e -- --test-threads $(THREADS) $(TEST_ARGS); status=$$?; $(TESTED_CLUSTER) down --tests || status=1; exit $$status
 
-unit: tests ## The tests that need nothing but Rust: no root, no Go, no Kubernetes
-	$(MAKE) --no-print-directory run-others
+unit: tests ## The tests of each crate by itself, in a minute or two: no root, no Go, no Kubernetes
+	$(MAKE) --no-print-directory run-others OTHERS='$(UNIT)'
+
+integration: tests ## The tests of the server as a program, alone and beside a mock of TiKV: no root, no Go, no Kubernetes
+	$(MAKE) --no-print-directory run-others OTHERS='--test it --test slot_model'
 
 test-long: export KUBEBRAIN_REQUESTS := 500000
 test-long: export KUBEBRAIN_KILLS := 100

@@ -83,7 +83,13 @@ fn built(root: &Path) -> (PathBuf, Vec<u8>, usize) {
 
 /// The bytes of a file before the zeros at its end.
 fn used(file: &Path) -> Vec<u8> {
+    const BLOCK: usize = 4096;
     let mut bytes = fs::read(file).unwrap();
+    // A journal has 64 MiB: whole blocks are compared first.
+    let blocks = bytes
+        .chunks(BLOCK)
+        .rposition(|block| block != &[0; BLOCK][..block.len()]);
+    bytes.truncate(blocks.map_or(0, |last| (last + 1) * BLOCK));
     let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     bytes.truncate(end);
     bytes

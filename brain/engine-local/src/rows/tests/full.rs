@@ -53,9 +53,13 @@ fn is_at_rest(rows: &LsmRows) -> bool {
 /// Writes until there is no space, and none to come; the last batch.
 async fn fill(rows: &LsmRows) -> u64 {
     let mut batch = 0;
+    let mut next = changes(1);
     loop {
-        match apply(rows, batch + 1, changes(batch + 1)).await {
-            Ok(()) => batch += 1,
+        match apply(rows, batch + 1, next.clone()).await {
+            Ok(()) => {
+                batch += 1;
+                next = changes(batch + 1);
+            }
             Err(RowsError::Full(_)) if is_at_rest(rows) => return batch,
             Err(RowsError::Full(_)) => tokio::task::yield_now().await,
             Err(error) => panic!("batch {}: {}", batch + 1, guard::describe(&error)),
@@ -108,7 +112,8 @@ async fn fill_a_disk(disk: &Path) {
     assert_holds(&rows, 1..=last).await;
     std::fs::remove_file(&ballast).unwrap();
     batch += 1;
-    while let Err(error) = apply(&rows, batch, changes(batch)).await {
+    let more = changes(batch);
+    while let Err(error) = apply(&rows, batch, more.clone()).await {
         assert!(matches!(error, RowsError::Full(_)), "{}", guard::describe(&error));
         // A writer that is refused takes a younger view, so that tables which merges left over are deleted.
         drop(rows.snapshot().await.unwrap());

@@ -149,7 +149,7 @@ fn roll_out_ends_although_it_is_paused_and_the_spec_changes_again() {
 #[test]
 fn roll_out_of_two_members_ends_although_faults_meet() {
     let limits = Limits {
-        faults: 2,
+        faults: 1 + long(),
         leads: 1,
         pauses: long(),
         ..NONE
@@ -180,7 +180,7 @@ fn roll_out_ends_where_two_members_may_be_away() {
 #[test]
 fn broken_template_stops_after_one_member_and_is_replaced_when_corrected() {
     let limits = Limits {
-        faults: 1,
+        faults: long(),
         leads: long(),
         edits: 1,
         ..NONE
@@ -196,8 +196,8 @@ fn broken_template_stops_after_one_member_and_is_replaced_when_corrected() {
 #[test]
 fn wish_for_another_leader_is_handled_after_the_roll_out() {
     let limits = Limits {
-        faults: 1,
-        leads: long(),
+        faults: long(),
+        leads: 1,
         kills: 1,
         ..NONE
     };
