@@ -100,6 +100,7 @@ integration: tests ## The tests of the server as a program, alone and beside a m
 test-long: export KUBEBRAIN_REQUESTS := 500000
 test-long: export KUBEBRAIN_KILLS := 100
 test-long: export KUBEBRAIN_LONG := 1
+test-long: export KUBEBRAIN_MOMENTS := 50
 test-long: export KUBEBRAIN_ROUNDS := 200
 test-long: export PROPTEST_CASES := 10000
 # What needs a server of its own is named where it stands.

@@ -18,6 +18,8 @@ use crate::members::Site;
 use crate::program::{Kubebrain, Process, STEP_TIMEOUT, free_port};
 use crate::wire::pb;
 
+mod moments;
+
 /// Starts an archive of the store at these URLs.
 fn archive(urls: &str, to: &Path, more: &[String]) -> Process {
     Process::begin(&flags(urls, to, more), String::new())
