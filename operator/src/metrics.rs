@@ -99,6 +99,7 @@ pub(crate) struct Metrics {
     clusters: IntGaugeVec,
     conditions: IntGaugeVec,
     replicas: IntGaugeVec,
+    bootstrap_phases: IntGaugeVec,
     certificates: IntGaugeVec,
     renewals: IntGaugeVec,
     authorities: IntGaugeVec,
@@ -156,6 +157,11 @@ impl Metrics {
                 "kubebrain_cluster_spec_replicas",
                 "Number of members in the spec.",
                 &["namespace", "name"],
+            ),
+            bootstrap_phases: r.gauges(
+                "kubebrain_cluster_bootstrap_phase",
+                "1 for the phase of the first data of a cluster, if it begins with data.",
+                &["namespace", "name", "phase"],
             ),
             certificates: r.gauges(
                 "kubebrain_certificate_expiry_timestamp_seconds",
@@ -261,6 +267,7 @@ impl Metrics {
         for gauges in [
             &self.conditions,
             &self.replicas,
+            &self.bootstrap_phases,
             &self.certificates,
             &self.renewals,
             &self.authorities,
@@ -292,6 +299,12 @@ impl Metrics {
             self.replicas
                 .with_label_values(&place)
                 .set(i64::from(cluster.spec.replicas));
+            let bootstrap = cluster.status.as_ref().and_then(|status| status.bootstrap.as_ref());
+            if let Some(bootstrap) = bootstrap {
+                let phase = format!("{:?}", bootstrap.phase);
+                let of_phase = [namespace.as_str(), &name, &phase];
+                self.bootstrap_phases.with_label_values(&of_phase).set(1);
+            }
             let authority = cluster.status.as_ref().and_then(|status| status.ca.as_ref());
             if let Some(not_after) = authority.and_then(|authority| authority.not_after.as_ref()) {
                 self.authorities.with_label_values(&place).set(not_after.0.as_second());
@@ -409,6 +422,7 @@ mod tests {
         let status = json!({
             "conditions": [condition("Ready", "True"), condition("Stalled", "False")],
             "ca": {"generation": 1, "phase": "Stable", "notAfter": "2027-01-15T08:00:02Z"},
+            "bootstrap": {"phase": "Following"},
             "certificates": [
                 {"secretName": "a", "notAfter": "2027-01-15T08:00:00Z", "renewalTime": "2027-01-15T07:59:59Z"},
                 {"secretName": "b", "notAfter": "2027-01-15T08:00:01Z"},
@@ -457,6 +471,7 @@ mod tests {
             "kubebrain_certificate_renewal_timestamp_seconds{name=\"dev\",namespace=\"brains\",secret=\"a\"} 1799999999",
             "kubebrain_certificate_authority_expiry_timestamp_seconds{name=\"dev\",namespace=\"brains\"} 1800000002",
             "kubebrain_cluster_spec_replicas{name=\"dev\",namespace=\"brains\"} 1",
+            "kubebrain_cluster_bootstrap_phase{name=\"dev\",namespace=\"brains\",phase=\"Following\"} 1",
             "kubebrain_cluster_condition{name=\"dev\",namespace=\"brains\",type=\"Ready\"} 1",
             "kubebrain_cluster_condition{name=\"dev\",namespace=\"brains\",type=\"Stalled\"} 0",
             "kubebrain_backup_schedule_last_success_timestamp_seconds{name=\"dev\",namespace=\"brains\"} 1800000001",

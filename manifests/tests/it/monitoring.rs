@@ -66,7 +66,7 @@ fn declared() -> BTreeMap<String, Declared> {
             }
         }
     }
-    let labels = ["namespace", "name", "type", "secret", "result"].map(str::to_owned);
+    let labels = ["namespace", "name", "type", "phase", "secret", "result"].map(str::to_owned);
     for (_, text) in strings(OPERATOR) {
         for name in [text.to_owned(), format!("kubebrain_operator_{text}")] {
             let labels = BTreeSet::from(labels.clone());

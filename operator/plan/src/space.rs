@@ -10,7 +10,7 @@ pub mod growth;
 #[cfg(test)]
 mod tests;
 
-use crate::member::MemberSpace;
+use crate::member::{DiskSpace, MemberSpace};
 use crate::quantity;
 use crate::status::{ConditionStatus, ConditionUpdate, whole_seconds};
 
@@ -67,11 +67,7 @@ impl StoreSpace {
             used: space.bytes,
             bytes,
         });
-        let disk = space.disk.map(|disk| Self {
-            limit: SpaceLimit::Disk,
-            used: disk.bytes.saturating_sub(disk.available_bytes),
-            bytes: disk.bytes,
-        });
+        let disk = space.disk.map(Self::of_disk);
         let limits = || quota.into_iter().chain(disk);
         let nearest = limits().max_by_key(Self::percent)?;
         let kept = limits().find(|limit| Some(limit.limit) == before);
@@ -79,6 +75,15 @@ impl StoreSpace {
             kept.filter(|kept| kept.percent() + OTHER_LIMIT_POINTS > nearest.percent())
                 .unwrap_or(nearest),
         )
+    }
+
+    /// Returns the space of a file system.
+    fn of_disk(disk: DiskSpace) -> Self {
+        Self {
+            limit: SpaceLimit::Disk,
+            used: disk.bytes.saturating_sub(disk.available_bytes),
+            bytes: disk.bytes,
+        }
     }
 
     /// Returns the used part of the limit. It may be more than 100.

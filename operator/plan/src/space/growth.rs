@@ -4,7 +4,7 @@ use crds::cluster::storage::{AutoGrow, Embedded};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{LOW_PERCENT, StoreSpace};
-use crate::member::{DiskSpace, MemberAnswer, MemberSpace};
+use crate::member::{DiskSpace, MemberAnswer};
 use crate::quantity;
 use crate::steps::claims::ClaimsStatus;
 
@@ -53,7 +53,7 @@ fn next(auto: &AutoGrow, present: u64, claim: ClaimSizes<'_>, member: Option<&Me
     let max = quantity::bytes(&auto.max).filter(|max| present < *max)?;
     let capacity = quantity::bytes(claim.capacity?).filter(|capacity| *capacity >= present)?;
     let disk = member?.space?.disk.filter(|disk| is_of_claim(disk, capacity))?;
-    if percent(disk) < LOW_PERCENT && disk.available_bytes >= disk.needed_bytes {
+    if StoreSpace::of_disk(disk).percent() < LOW_PERCENT && disk.available_bytes >= disk.needed_bytes {
         return None;
     }
     let step = auto.step.as_ref().and_then(quantity::bytes);
@@ -68,15 +68,6 @@ fn next(auto: &AutoGrow, present: u64, claim: ClaimSizes<'_>, member: Option<&Me
 
 fn whole_mebibytes(bytes: u64) -> u64 {
     bytes >> 20 << 20
-}
-
-fn percent(disk: DiskSpace) -> u64 {
-    let space = MemberSpace {
-        bytes: 0,
-        quota_bytes: None,
-        disk: Some(disk),
-    };
-    StoreSpace::of(&space, None).map_or(0, |space| space.percent())
 }
 
 /// Returns true if a file system is about as large as its claim. One of another size is shared, or does not grow with the claim.
