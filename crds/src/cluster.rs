@@ -12,6 +12,7 @@ pub mod backup;
 pub mod bootstrap;
 pub mod election;
 pub mod image;
+pub mod maintenance_window;
 pub mod pod;
 pub(crate) mod schema;
 pub mod services;
@@ -165,6 +166,8 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
         .message("Embedded storage is single-member: set replicas to 0 or 1"),
     validation = Rule::new("self.spec.storage.type != 'Embedded' || !has(self.spec.leaderElection)")
         .message("leaderElection has no effect with Embedded storage, whose single member always leads: remove it"),
+    validation = Rule::new("!has(self.spec.updateStrategy) || self.spec.updateStrategy.type != 'OnDelete' || !has(self.spec.updateStrategy.maintenanceWindows)")
+        .message("updateStrategy.maintenanceWindows has no effect with type OnDelete, where you replace the pods: remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.updateStrategy)")
         .message("updateStrategy has no effect with workload.type External: the owner of the pods replaces them; remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.leaderElection)")

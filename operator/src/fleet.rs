@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crds::KubeBrainCluster;
 use crds::cluster::update_strategy::UpdateStrategyType;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
-use plan::spec;
+use plan::{maintenance, spec};
 
 /// The filled stores of clusters: one for each watched namespace, or one for all.
 pub(crate) type ClusterStores = Arc<Mutex<Vec<Store<KubeBrainCluster>>>>;
@@ -90,6 +91,7 @@ impl Fleet {
             FleetLimit {
                 default_image: &self.default_image,
                 most: self.most,
+                now: Timestamp::now(),
             },
         )
     }
@@ -108,6 +110,7 @@ fn uid(cluster: &KubeBrainCluster) -> String {
 struct FleetLimit<'a> {
     default_image: &'a str,
     most: usize,
+    now: Timestamp,
 }
 
 fn admit(
@@ -119,6 +122,7 @@ fn admit(
     let FleetLimit {
         default_image: default,
         most,
+        now,
     } = limit;
     if is_moving(cluster, default, begun) {
         return Ok(());
@@ -128,6 +132,10 @@ fn admit(
     }
     if !rolls(cluster) {
         return Ok(());
+    }
+    // It would keep its turn until the window begins.
+    if let Some(why) = maintenance::closed(cluster, now) {
+        return Err(why);
     }
     // Clusters of another installation end no turn here.
     let manager = |cluster: &KubeBrainCluster| cluster.status.as_ref()?.managed_by.clone();
@@ -201,6 +209,7 @@ mod tests {
         FleetLimit {
             default_image: NEW,
             most,
+            now: plan::testing::BEGIN.parse().unwrap(),
         }
     }
 
@@ -291,6 +300,23 @@ mod tests {
         assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c0"]);
         let why = admit(&all[1], &all, &mut BTreeSet::new(), limit(1)).unwrap_err();
         assert_eq!(why, "brains/c0 is paused and not all its members run it yet");
+    }
+
+    #[test]
+    fn cluster_that_waits_for_a_maintenance_window_takes_no_turn() {
+        let mut all = clusters(2);
+        let windows =
+            |hour: u8| json!({"maintenanceWindows": [{"schedule": format!("0 {hour} * * *"), "duration": "1h"}]});
+        change(&mut all[0], |cluster| {
+            cluster.spec.update_strategy = Some(serde_json::from_value(windows(4)).unwrap());
+        });
+        assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c1"]);
+        let why = admit(&all[0], &all, &mut BTreeSet::new(), limit(1)).unwrap_err();
+        assert!(why.ends_with("the next one begins at 2026-11-21T04:00:00Z"), "{why}");
+        change(&mut all[0], |cluster| {
+            cluster.spec.update_strategy = Some(serde_json::from_value(windows(0)).unwrap());
+        });
+        assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c0"]);
     }
 
     #[test]

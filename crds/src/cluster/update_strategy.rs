@@ -5,6 +5,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::maintenance_window::MaintenanceWindow;
+
 /// Maximum time of a planned hand-over if the spec does not set one.
 const LEADER_TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -37,6 +39,12 @@ pub struct UpdateStrategy {
     #[serde(default = "six_hundred")]
     #[schemars(range(min = 1, max = 86400))]
     pub progress_deadline_seconds: i32,
+
+    /// Times in which outdated members that serve are replaced. A change waits for the next one, and continues there if one ends before it does;
+    /// members that do not serve are replaced at any time. Default: always.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub maintenance_windows: Vec<MaintenanceWindow>,
 }
 
 /// Selects who replaces outdated pods.
@@ -80,6 +88,7 @@ impl Default for UpdateStrategy {
             min_ready_seconds: ten(),
             leader_transfer_timeout_seconds: None,
             progress_deadline_seconds: six_hundred(),
+            maintenance_windows: Vec::new(),
         }
     }
 }

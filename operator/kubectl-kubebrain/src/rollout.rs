@@ -159,6 +159,10 @@ fn complete(cluster: &KubeBrainCluster) -> ConditionState {
     if is("Stalled", "True") {
         return ConditionState::Failed(message("Stalled"));
     }
+    let progressing = condition(cluster, "Progressing");
+    if progressing.is_some_and(|progressing| progressing.reason == "OutsideMaintenanceWindow") {
+        return ConditionState::NotYet(message("Progressing"));
+    }
     let suspended = cluster.spec.replicas == 0 && status.replicas == Some(0);
     if is("Progressing", "False") && status.rollout.is_none() && (is("Ready", "True") || suspended) {
         return ConditionState::Done(format!("{} is rolled out: {}", cluster.name_any(), message("Ready")));

@@ -556,6 +556,20 @@ async fn rollout_is_waited_for_until_it_is_complete() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rollout_is_not_complete_while_it_waits_for_a_maintenance_window() {
+    let mut cluster = three();
+    let status = &mut cluster["status"];
+    status.as_object_mut().unwrap().remove("rollout");
+    status["conditions"][0]["status"] = json!("True");
+    status["conditions"][1]["status"] = json!("False");
+    status["conditions"][1]["reason"] = json!("OutsideMaintenanceWindow");
+    status["conditions"][1]["message"] = json!("the next one begins tomorrow");
+    let said = says(&serving(FakeApi::new(), &cluster), wait_for_rollout()).await;
+    let waits = "timed out waiting for dev: OutsideMaintenanceWindow: the next one begins tomorrow";
+    assert_eq!(said.unwrap_err(), waits);
+}
+
+#[tokio::test(start_paused = true)]
 async fn rollout_is_not_complete_before_the_operator_has_seen_a_restart() {
     let mut cluster = three();
     cluster["status"].as_object_mut().unwrap().remove("rollout");

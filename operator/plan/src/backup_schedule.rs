@@ -16,7 +16,6 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::core::ObjectMeta;
 
-mod cron;
 mod expiry;
 mod reasons;
 mod status;
@@ -24,12 +23,12 @@ mod status;
 mod tests;
 mod verification;
 
-pub use cron::Cron;
 pub use reasons::REASONS;
 pub use status::{ScheduleProgress, created, events, expired, status_of};
 pub use verification::RequestedVerification;
 
 use crate::backup::{has_begun, has_ended, references};
+use crate::cron::Cron;
 use crate::names::{SCHEDULE, is_reserved};
 use crate::spec::OperatorSettings;
 use crate::status::whole_seconds;

@@ -13,6 +13,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 
 use crate::certificates::{CertificateRequest, Leaf};
+use crate::maintenance::MaintenanceWindows;
 use crate::names::Names;
 
 mod flags;
@@ -72,6 +73,8 @@ pub struct Desired {
     pub restart: RestartRequests,
     /// A partial PodTemplateSpec, as given.
     pub pod_template: Option<serde_json::Value>,
+    /// The times in which outdated members that serve are replaced.
+    pub windows: MaintenanceWindows,
     /// Reason why nothing may change for now, if any. Certificates are still renewed and the leader is still labelled.
     pub held: Option<HoldReason>,
 }
@@ -179,6 +182,7 @@ fn read(
         image_waits: None,
         restart: RestartRequests::default(),
         pod_template: pod_template(cluster, &names, settings)?,
+        windows: MaintenanceWindows::parse(&spec.strategy().maintenance_windows).map_err(invalid)?,
         held: spec.paused.then_some(HoldReason::Paused),
         names,
     })

@@ -9,6 +9,7 @@ use crds::cluster::tls::{DEFAULT_RENEW_BEFORE, DEFAULT_VALIDITY, TlsMode};
 use super::storage::{DesiredStorage, TikvConnection};
 use super::{Desired, HoldReason, OperatorSettings, RestartRequests, SpecRefusal, chosen_image, names};
 use crate::certificates::{CertificateRequest, Leaf};
+use crate::maintenance::MaintenanceWindows;
 use crate::names::Names;
 use crate::spec::is_external;
 
@@ -37,6 +38,7 @@ pub(super) fn desired(
         ca_propagation: settings.ca_propagation,
         restart: RestartRequests::default(),
         pod_template: None,
+        windows: MaintenanceWindows::default(),
         held: Some(HoldReason::Refused(refusal)),
         names,
     }

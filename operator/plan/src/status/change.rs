@@ -25,6 +25,8 @@ pub enum ChangeInProgress {
     Rolling(Option<String>),
     /// Members must be replaced, and the user does that.
     ByHand(String),
+    /// Members must be replaced, and that waits for a maintenance window.
+    OutsideWindow(String),
     /// Members are added or removed.
     Scaling,
     /// Volumes grow.
@@ -41,6 +43,7 @@ impl ChangeInProgress {
             Self::Creating | Self::Waiting(_) => "Creating",
             Self::Bootstrapping(_) => "Bootstrapping",
             Self::Rolling(_) | Self::ByHand(_) => "RollingUpdate",
+            Self::OutsideWindow(_) => "OutsideMaintenanceWindow",
             Self::Scaling => "Scaling",
             Self::Resizing(_) => "ResizingStorage",
         }
@@ -49,8 +52,8 @@ impl ChangeInProgress {
     /// Returns the kind that `status.rollout` records; `None` for changes that every pass can observe again.
     pub fn rollout_type(&self) -> Option<RolloutType> {
         match self {
-            // A restore may take any time, and is recorded elsewhere.
-            Self::None | Self::Resizing(_) | Self::Bootstrapping(_) => None,
+            // A restore, or the time until a window begins, may be of any length.
+            Self::None | Self::Resizing(_) | Self::Bootstrapping(_) | Self::OutsideWindow(_) => None,
             Self::Creating | Self::Waiting(_) => Some(RolloutType::Creating),
             Self::Rolling(_) | Self::ByHand(_) => Some(RolloutType::RollingUpdate),
             Self::Scaling => Some(RolloutType::Scaling),
@@ -106,6 +109,7 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>, facts: &Con
             Some(why) if cluster.spec.strategy().type_ == UpdateStrategyType::OnDelete => {
                 ChangeInProgress::ByHand(why.clone())
             }
+            Some(why) if plan.rollout.is_outside_window => ChangeInProgress::OutsideWindow(why.clone()),
             why => ChangeInProgress::Rolling(why.clone()),
         };
     }
@@ -167,6 +171,7 @@ pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &StatusInput<'_>, cha
         change,
         ChangeInProgress::None
             | ChangeInProgress::ByHand(_)
+            | ChangeInProgress::OutsideWindow(_)
             | ChangeInProgress::Resizing(_)
             | ChangeInProgress::Bootstrapping(_)
     ) || cluster.spec.paused

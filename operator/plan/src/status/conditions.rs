@@ -162,7 +162,7 @@ fn ready(facts: &ConditionFacts) -> ConditionUpdate {
         return no(refused.reason, refused.message.clone());
     }
     match &facts.change {
-        ChangeInProgress::None | ChangeInProgress::Resizing(_) => {}
+        ChangeInProgress::None | ChangeInProgress::Resizing(_) | ChangeInProgress::OutsideWindow(_) => {}
         change => return no(change.reason(), in_flight(facts)),
     }
     let available = available(facts);
@@ -238,7 +238,9 @@ fn progressing(facts: &ConditionFacts) -> ConditionUpdate {
             let message = format!("nothing is being changed{notes}");
             say(ConditionStatus::False, "Reconciled", message)
         }
-        (ChangeInProgress::ByHand(why), _) => say(ConditionStatus::False, "RollingUpdate", why.clone()),
+        (change @ (ChangeInProgress::ByHand(why) | ChangeInProgress::OutsideWindow(why)), _) => {
+            say(ConditionStatus::False, change.reason(), why.clone())
+        }
         (change, _) => say(ConditionStatus::True, change.reason(), in_flight(facts)),
     }
 }
@@ -272,7 +274,10 @@ fn degraded(facts: &ConditionFacts) -> ConditionUpdate {
     if let CertificateState::Broken(problem) = &facts.trust {
         return yes("CertificateError", problem.message.clone());
     }
-    let settled = matches!(facts.change, ChangeInProgress::None | ChangeInProgress::Resizing(_));
+    let settled = matches!(
+        facts.change,
+        ChangeInProgress::None | ChangeInProgress::Resizing(_) | ChangeInProgress::OutsideWindow(_)
+    );
     let lasting = settled && facts.replicas > 0 && !facts.is_serving() && facts.unready_for > DEGRADED_GRACE_PERIOD;
     if lasting && facts.lead_unknown && facts.ready >= facts.replicas {
         return yes("LeaderUnknown", lead_unknown(facts));
@@ -363,6 +368,7 @@ fn in_flight(facts: &ConditionFacts) -> String {
         ChangeInProgress::Rolling(Some(why)) => format!("members are being replaced: {why}"),
         ChangeInProgress::Scaling => format!("the number of members is changing to {}", facts.replicas),
         ChangeInProgress::ByHand(why)
+        | ChangeInProgress::OutsideWindow(why)
         | ChangeInProgress::Resizing(why)
         | ChangeInProgress::Waiting(why)
         | ChangeInProgress::Bootstrapping(why) => why.clone(),

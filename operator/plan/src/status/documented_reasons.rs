@@ -69,6 +69,7 @@ pub const REASONS: &[Reason] = &[
     reason("NotExpandable", "StorageReady", "the storage class of a volume does not let it grow"),
     reason("NotRunning", "Archiving", "the archive has no pod that is ready; the message says why"),
     reason("NotTrusted", "CertificatesReady, and as a blocker", "a given certificate was not signed by `caBundle`"),
+    reason("OutsideMaintenanceWindow", "Progressing", "outdated members wait for a window of `updateStrategy.maintenanceWindows`; the message says when the next one begins"),
     reason("OwnershipConflict", "Archiving, Bootstrapped, and as a blocker", "an object of another owner has the name of one of this cluster"),
     reason("Paused", "Ready, Progressing, Archiving, Bootstrapped", "`spec.paused` is true"),
     reason("PendingVolume", "StorageReady, Degraded", "a claim has no volume yet; Degraded when a member waits for it for long"),

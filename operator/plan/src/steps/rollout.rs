@@ -47,6 +47,8 @@ pub struct Rollout {
     pub revision: Option<String>,
     /// Reason why an outdated pod is not replaced yet.
     pub waiting: Option<String>,
+    /// True if that is because no maintenance window is open.
+    pub is_outside_window: bool,
     /// The present step, such as `ReplaceFollower`.
     pub step: Option<&'static str>,
     /// The hand-over in progress.
@@ -161,6 +163,12 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
 fn act(plan: &mut Plan, members: &ComparedMembers<'_>, choice: RolloutChoice<'_>) {
     match choice {
         RolloutChoice::Wait(why) => plan.rollout.waiting = Some(why),
+        RolloutChoice::WaitForWindow(why) => {
+            plan.rollout.waiting = Some(why);
+            plan.rollout.is_outside_window = true;
+            // That may take days, and a request for another leader does not wait for the roll-out so long.
+            transfer::plan(plan, members);
+        }
         RolloutChoice::Replace { pod, step, why } => {
             plan.rollout.step = Some(step);
             // A replacement is the only step for its pod: other writes to the pod in this pass would only interfere.

@@ -25,6 +25,7 @@ mod rotation;
 mod storage;
 mod store;
 mod trial;
+mod windows;
 
 /// Returns a cluster of N members on TiKV that serve, the first one leading; those marked in `outdated` have a former template.
 fn members<const N: usize>(replicas: usize, outdated: [bool; N]) -> FakeCluster {

@@ -35,6 +35,8 @@ pub(super) enum RolloutChoice<'a> {
     HandOver { from: &'a Pod, to: &'a Pod, epoch: i64 },
     /// Do nothing, for this reason.
     Wait(String),
+    /// Do nothing before a maintenance window begins.
+    WaitForWindow(String),
 }
 
 impl<'a> ComparedMembers<'a> {
@@ -136,6 +138,9 @@ pub(super) fn choose<'a>(members: &ComparedMembers<'a>) -> RolloutChoice<'a> {
     }
     if let Some(choice) = unready(members, spare) {
         return choice;
+    }
+    if let Some(why) = members.desired.windows.closed(members.observed.now) {
+        return RolloutChoice::WaitForWindow(why);
     }
     if away.count() >= spare {
         return RolloutChoice::Wait(away.message());
