@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use e2e_cluster::inside;
 use kube::ResourceExt as _;
@@ -33,6 +34,34 @@ fn status(kit: &Kit, name: &str) -> Value {
 
 async fn uids(brains: &Brains<'_>) -> BTreeSet<Option<String>> {
     brains.pods().await.iter().map(|pod| pod.uid()).collect()
+}
+
+/// Returns the hour of the day in this many hours, in UTC.
+fn hour_of_day_in(hours: u64) -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    (since_1970.as_secs() / 3600 + hours) % 24
+}
+
+/// Resumes a paused cluster whose members are outdated, outside of its only window; then it has none.
+async fn waits_for_a_window(kit: &Kit, brains: &Brains<'_>) {
+    let before = uids(brains).await;
+    let windows = json!([{"schedule": format!("0 {} * * *", hour_of_day_in(12)), "duration": "1h"}]);
+    brains
+        .patch(json!({"updateStrategy": {"maintenanceWindows": windows}}))
+        .await;
+    run(kit, &["resume", &brains.name]).unwrap();
+    brains
+        .until_condition("Progressing", "False", &["OutsideMaintenanceWindow"])
+        .await;
+    brains.until_condition("Ready", "True", &["AsExpected"]).await;
+    assert_eq!(
+        uids(brains).await,
+        before,
+        "members were restarted outside of the window"
+    );
+    brains
+        .patch(json!({"updateStrategy": {"maintenanceWindows": null}}))
+        .await;
 }
 
 #[test]
@@ -72,7 +101,7 @@ fn plugin_shows_plans_and_asks() {
         })
         .await;
         assert_eq!(uids(&brains).await, before, "a paused cluster was restarted");
-        run(&kit, &["resume", "a"]).unwrap();
+        waits_for_a_window(&kit, &brains).await;
         let waited = run(&kit, &["wait", "rollout", "a", "--timeout", "2m"]).unwrap();
         let after = uids(&brains).await;
         assert!(after.is_disjoint(&before) && after.len() == 3, "{waited}");
