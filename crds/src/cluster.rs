@@ -166,7 +166,7 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
         .message("Embedded storage is single-member: set replicas to 0 or 1"),
     validation = Rule::new("self.spec.storage.type != 'Embedded' || !has(self.spec.leaderElection)")
         .message("leaderElection has no effect with Embedded storage, whose single member always leads: remove it"),
-    validation = Rule::new("!has(self.spec.updateStrategy) || self.spec.updateStrategy.type != 'OnDelete' || !has(self.spec.updateStrategy.maintenanceWindows)")
+    validation = Rule::new("!has(self.spec.updateStrategy) || self.spec.updateStrategy.type != 'OnDelete' || !has(self.spec.updateStrategy.maintenanceWindows) || size(self.spec.updateStrategy.maintenanceWindows) == 0")
         .message("updateStrategy.maintenanceWindows has no effect with type OnDelete, where you replace the pods: remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.updateStrategy)")
         .message("updateStrategy has no effect with workload.type External: the owner of the pods replaces them; remove it"),

@@ -158,6 +158,10 @@ fn admit(
     if let Some(failed) = moving.iter().find(is_unwell) {
         return Err(format!("{} is not healthy with it", named(failed)));
     }
+    // One that waits for a maintenance window keeps its place, but may take days.
+    let waits =
+        |other: &&&Arc<KubeBrainCluster>| is(other, "Ready", "True") && maintenance::closed(other, now).is_some();
+    let moving: Vec<_> = moving.iter().filter(|other| !waits(other)).collect();
     match moving.first() {
         Some(first) if moving.len() >= most && first.spec.paused => {
             Err(format!("{} is paused and not all its members run it yet", named(first)))
@@ -317,6 +321,15 @@ mod tests {
             cluster.spec.update_strategy = Some(serde_json::from_value(windows(0)).unwrap());
         });
         assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c0"]);
+        // Its window ends before it has moved.
+        change(&mut all[0], |cluster| {
+            cluster.status.as_mut().unwrap().image = Some(NEW.to_owned());
+            cluster.spec.update_strategy = Some(serde_json::from_value(windows(4)).unwrap());
+        });
+        assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c0", "c1"]);
+        change(&mut all[0], |cluster| set(cluster, "Degraded", "True"));
+        let why = admit(&all[1], &all, &mut BTreeSet::new(), limit(1)).unwrap_err();
+        assert_eq!(why, "brains/c0 is not healthy with it");
     }
 
     #[test]

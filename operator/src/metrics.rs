@@ -160,7 +160,7 @@ impl Metrics {
             ),
             bootstrap_phases: r.gauges(
                 "kubebrain_cluster_bootstrap_phase",
-                "1 for the phase of the first data of a cluster, if it begins with data.",
+                "1 for the phase of the first data of a cluster, if it begins with data: that of its status, or CuttingOver.",
                 &["namespace", "name", "phase"],
             ),
             certificates: r.gauges(
@@ -301,7 +301,11 @@ impl Metrics {
                 .set(i64::from(cluster.spec.replicas));
             let bootstrap = cluster.status.as_ref().and_then(|status| status.bootstrap.as_ref());
             if let Some(bootstrap) = bootstrap {
-                let phase = format!("{:?}", bootstrap.phase);
+                // The clients are stopped, which is more than to follow.
+                let phase = match is_cutting_over(cluster) {
+                    true => "CuttingOver".to_owned(),
+                    false => format!("{:?}", bootstrap.phase),
+                };
                 let of_phase = [namespace.as_str(), &name, &phase];
                 self.bootstrap_phases.with_label_values(&of_phase).set(1);
             }
@@ -408,6 +412,13 @@ impl Register {
         self.collectors.borrow_mut().push(Box::new(made.clone()));
         made
     }
+}
+
+/// Returns true if the copy of an etcd is being finished.
+fn is_cutting_over(cluster: &KubeBrainCluster) -> bool {
+    let conditions = cluster.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| condition.type_ == "Bootstrapped" && condition.reason == "CuttingOver")
 }
 
 #[cfg(test)]

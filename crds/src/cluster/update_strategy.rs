@@ -41,7 +41,7 @@ pub struct UpdateStrategy {
     pub progress_deadline_seconds: i32,
 
     /// Times in which outdated members that serve are replaced. A change waits for the next one, and continues there if one ends before it does;
-    /// members that do not serve are replaced at any time. Default: always.
+    /// members that have failed are replaced at any time. Default: always.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub maintenance_windows: Vec<MaintenanceWindow>,

@@ -7,6 +7,7 @@ use crds::KubeBrainCluster;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use plan::maintenance;
 use tokio::time::Instant;
 
 use super::connect::TargetNamespace;
@@ -103,7 +104,10 @@ pub(super) async fn until_restart_is_taken(
                 "the operator still uses a restart time in the future, {handled}"
             )),
             Some(handled) if wished.is_some_and(|wished| handled >= wished) => {
-                ConditionState::Done("the operator restarts the members".to_owned())
+                ConditionState::Done(match maintenance::closed(cluster, Timestamp::now()) {
+                    Some(why) => format!("accepted; the members wait: {why}"),
+                    None => "the operator restarts the members".to_owned(),
+                })
             }
             _ => match condition(cluster, "Stalled").filter(|stalled| stalled.status == "True") {
                 Some(stalled) => ConditionState::Failed(format!(

@@ -76,9 +76,18 @@ pub fn is_ready(pod: &Pod) -> bool {
 
 /// Returns the time since which a pod is ready, in seconds of the wall clock; `None` if it is not.
 pub fn ready_since(pod: &Pod) -> Option<i64> {
+    readiness(pod).filter(|(is_ready, _)| *is_ready).map(|(_, since)| since)
+}
+
+/// Returns the time since which a pod is not ready, in seconds of the wall clock; `None` if it is, or the kubelet has not seen it yet.
+pub fn unready_since(pod: &Pod) -> Option<i64> {
+    readiness(pod).filter(|(is_ready, _)| !is_ready).map(|(_, since)| since)
+}
+
+/// Returns whether a pod is ready, and since when.
+fn readiness(pod: &Pod) -> Option<(bool, i64)> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let ready = conditions
-        .iter()
-        .find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
-    Some(ready.last_transition_time.as_ref().map_or(0, |time| time.0.as_second()))
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    let since = ready.last_transition_time.as_ref().map_or(0, |time| time.0.as_second());
+    Some((ready.status == "True", since))
 }

@@ -188,6 +188,7 @@ fn rollout_status(cluster: &KubeBrainCluster, pass: &StatusInput<'_>, facts: &Co
     let before = previous.and_then(|status| status.rollout.clone());
     let now = Some(Time(whole_seconds(pass.observed.now)));
     let same = before.filter(|before| before.generation == cluster.metadata.generation);
+    let same = same.filter(|before| before.type_.is_some() == type_.is_some());
     let moved = change::has_moved(cluster, pass);
     let lost = i32::from(pass.plan.lost_trial && pass.desired.held.is_none());
     let losses = same.as_ref().and_then(|same| same.trial_losses).unwrap_or_default() + lost;

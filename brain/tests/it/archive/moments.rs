@@ -189,6 +189,8 @@ async fn every_moment_under_writes_is_restored_though_everything_is_killed() {
         }
         archiving = archive(&url, &to, &[]);
     }
+    // It follows the store again.
+    is_current(&to, Utc::now()).await;
     noted.push(Moment::now(&writer).await);
     let all = writer.stop().await;
     is_current(&to, Utc::now()).await;
@@ -200,7 +202,7 @@ async fn every_moment_under_writes_is_restored_though_everything_is_killed() {
     let dir = temp.path().join("restored");
     let into = format!("--data-dir={}", dir.display());
     let mut exact = 0;
-    for moment in &noted {
+    for (number, moment) in noted.iter().enumerate() {
         let revision = format!("--at-revision={}", moment.last.revision);
         printed(backup(&to, &["restore", &into, &revision]));
         assert_eq!(restored_keys(&dir).await, moment.last.n, "{moment:?}");
@@ -209,6 +211,10 @@ async fn every_moment_under_writes_is_restored_though_everything_is_killed() {
         let restored = backup(&to, &["restore", &into, &time]);
         if !restored.status.success() {
             // It was away for longer than a time may be wrong.
+            assert!(
+                number + 1 < noted.len(),
+                "the archive followed the store at the last moment"
+            );
             let said = refused(restored);
             assert!(said.contains("the archive did not follow the store then"), "{said}");
             continue;

@@ -104,16 +104,26 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>, facts: &Con
             ChangeInProgress::Creating
         };
     }
+    let trial = plan.trial.as_ref().filter(|_| !cluster.spec.paused);
+    if let Some(why) = trial.filter(|_| plan.rollout.is_outside_window) {
+        return ChangeInProgress::Rolling(Some(why.clone()));
+    }
     if !plan.rollout.outdated.is_empty() {
         return match &plan.rollout.waiting {
             Some(why) if cluster.spec.strategy().type_ == UpdateStrategyType::OnDelete => {
                 ChangeInProgress::ByHand(why.clone())
             }
-            Some(why) if plan.rollout.is_outside_window => ChangeInProgress::OutsideWindow(why.clone()),
+            // A change that was begun is finished first.
+            Some(_) if plan.rollout.is_outside_window && !complete && before == Some(RolloutType::Scaling) => {
+                ChangeInProgress::Scaling
+            }
+            Some(why) if plan.rollout.is_outside_window && (complete || before != Some(RolloutType::RollingUpdate)) => {
+                ChangeInProgress::OutsideWindow(why.clone())
+            }
             why => ChangeInProgress::Rolling(why.clone()),
         };
     }
-    if let Some(why) = plan.trial.as_ref().filter(|_| !cluster.spec.paused) {
+    if let Some(why) = trial {
         return ChangeInProgress::Rolling(Some(why.clone()));
     }
     if let Some(why) = resources_wait(pass).filter(|_| !cluster.spec.paused && ever) {
@@ -128,7 +138,8 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>, facts: &Con
     });
     let is_told_by_hash = live.is_string();
     if (template || !(plan.rollout.adopted || is_told_by_hash)) && ever && facts.replicas > 0 && !cluster.spec.paused {
-        return ChangeInProgress::Rolling(None);
+        let closed = pass.desired.windows.closed(pass.observed.now).filter(|_| complete);
+        return closed.map_or(ChangeInProgress::Rolling(None), ChangeInProgress::OutsideWindow);
     }
     if complete {
         let stuck = |claim: &&String| {
@@ -178,7 +189,9 @@ pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &StatusInput<'_>, cha
     {
         return false;
     }
-    let Some(rollout) = cluster.status.as_ref().and_then(|status| status.rollout.as_ref()) else {
+    let rollout = cluster.status.as_ref().and_then(|status| status.rollout.as_ref());
+    // One without a type is that of a hand-over.
+    let Some(rollout) = rollout.filter(|rollout| rollout.type_.is_some()) else {
         return false;
     };
     if rollout.generation != cluster.metadata.generation || has_moved(cluster, pass) {

@@ -202,7 +202,10 @@ impl ConditionFacts {
                 .clone()
                 .or_else(|| quota(cluster))
                 .or_else(|| plan.claims.auto_grow_ignored.clone()),
-            pending: cluster.spec.paused && (plan.trial.is_some() || plan.safe_steps().len() < plan.steps.len()),
+            pending: cluster.spec.paused
+                && (plan.trial.is_some()
+                    || plan.rollout.is_outside_window
+                    || plan.safe_steps().len() < plan.steps.len()),
             trust: trust(cluster, pass),
             volumes,
             blocker: None,

@@ -136,7 +136,7 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
     let held_back = hold_back_scaling(plan, &members, live.map(|live| &live.data));
     plan.rollout.adopted = status.observed_generation >= set.metadata.generation && !plan.changes_pods();
     if held_back || plan.is_blocked() || !plan.rollout.adopted {
-        return;
+        return note_window(plan, &members, held_back);
     }
     if members.outdated.is_empty() {
         transfer::plan(plan, &members);
@@ -160,14 +160,26 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
     }
 }
 
+/// Notes that outdated members wait for a window, in a pass that replaces none anyway.
+fn note_window(plan: &mut Plan, members: &ComparedMembers<'_>, held_back: bool) {
+    let closed = members.desired.windows.closed(members.observed.now);
+    if let Some(why) = closed.filter(|_| !held_back && !members.outdated.is_empty()) {
+        plan.rollout.waiting = Some(why);
+        plan.rollout.is_outside_window = true;
+    }
+}
+
 fn act(plan: &mut Plan, members: &ComparedMembers<'_>, choice: RolloutChoice<'_>) {
     match choice {
         RolloutChoice::Wait(why) => plan.rollout.waiting = Some(why),
         RolloutChoice::WaitForWindow(why) => {
-            plan.rollout.waiting = Some(why);
             plan.rollout.is_outside_window = true;
             // That may take days, and a request for another leader does not wait for the roll-out so long.
             transfer::plan(plan, members);
+            plan.rollout.waiting = Some(match plan.rollout.waiting.take() {
+                Some(transfer) => format!("{why}; {transfer}"),
+                None => why,
+            });
         }
         RolloutChoice::Replace { pod, step, why } => {
             plan.rollout.step = Some(step);

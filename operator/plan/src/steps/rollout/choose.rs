@@ -8,9 +8,13 @@ use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use kube::ResourceExt;
 
 use super::is_by_hand;
-use crate::observed::{Observed, is_ready, ready_since};
+use crate::member::BrainRefusal;
+use crate::observed::{Observed, is_ready, ready_since, unready_since};
 use crate::spec::Desired;
 use crate::steps::leadership::LeaderState;
+
+/// Seconds after which a pod that is not ready is replaced outside of the maintenance windows.
+const UNREADY_GRACE_SECONDS: i64 = 60;
 
 /// The members, grouped by how they compare with the newest template.
 pub(super) struct ComparedMembers<'a> {
@@ -133,13 +137,14 @@ pub(super) fn choose<'a>(members: &ComparedMembers<'a>) -> RolloutChoice<'a> {
         UnavailableMembers::of(members),
         usize::try_from(strategy.max_unavailable).unwrap_or(1),
     );
+    let closed = members.desired.windows.closed(members.observed.now);
     if away.going() >= spare {
-        return RolloutChoice::Wait(away.message());
+        return closed.map_or_else(|| RolloutChoice::Wait(away.message()), RolloutChoice::WaitForWindow);
     }
-    if let Some(choice) = unready(members, spare) {
+    if let Some(choice) = unready(members, spare, closed.is_some()) {
         return choice;
     }
-    if let Some(why) = members.desired.windows.closed(members.observed.now) {
+    if let Some(why) = closed {
         return RolloutChoice::WaitForWindow(why);
     }
     if away.count() >= spare {
@@ -160,8 +165,7 @@ pub(super) fn choose<'a>(members: &ComparedMembers<'a>) -> RolloutChoice<'a> {
     if members.desired.replicas > 1 && members.lead == LeaderState::Nobody {
         return RolloutChoice::Wait("no member leads".to_owned());
     }
-    let mut answers = members.observed.probes.values().flatten().peekable();
-    if answers.peek().is_some() && !answers.any(|answer| answer.storage.reachable) {
+    if is_storage_away(members) {
         return RolloutChoice::Wait("no member reaches its storage".to_owned());
     }
     let followers = members.outdated.iter().copied();
@@ -183,11 +187,12 @@ pub(super) fn choose<'a>(members: &ComparedMembers<'a>) -> RolloutChoice<'a> {
 
 /// Replaces a pod that does not serve, which costs nothing and repairs a failed roll-out. Pods that cannot even start come first, a leader
 /// last. A pod that runs may recover by itself, so it waits while as many members of the newest template as may be unavailable are not
-/// ready.
-fn unready<'a>(members: &ComparedMembers<'a>, spare: usize) -> Option<RolloutChoice<'a>> {
+/// ready. Outside of the maintenance windows only a pod counts that will hardly recover by itself.
+fn unready<'a>(members: &ComparedMembers<'a>, spare: usize, is_outside_window: bool) -> Option<RolloutChoice<'a>> {
     let unready = || {
         let outdated = members.outdated.iter().copied();
-        outdated.filter(|pod| !is_ready(pod) && !is_disrupted(pod))
+        let unready = outdated.filter(|pod| !is_ready(pod) && !is_disrupted(pod));
+        unready.filter(|pod| !is_outside_window || has_failed(members, pod))
     };
     let mut followers = unready().filter(|pod| !members.leads(pod));
     let doubtful = is_doubtful(members, spare);
@@ -223,6 +228,42 @@ fn unready<'a>(members: &ComparedMembers<'a>, spare: usize) -> Option<RolloutCho
         RolloutChoice::Replace { .. } if doubtful && is_hopeless(members) => None,
         choice => Some(choice),
     }
+}
+
+/// Returns true if a pod does not run, or has not been ready for a while and not because of the storage. A readiness probe that fails once, a
+/// container that is restarted, or a node that is cut off while its brain serves, is not enough.
+fn has_failed(members: &ComparedMembers<'_>, pod: &Pod) -> bool {
+    if cannot_start(pod) {
+        return true;
+    }
+    if is_storage_away(members) || waits_for_storage(members, pod) {
+        return false;
+    }
+    if states(pod).any(|state| waits_for(state, &["CrashLoopBackOff"])) {
+        return true;
+    }
+    let answer = members.observed.probes.get(&pod.name_any());
+    let serves = answer.is_some_and(|answer| answer.as_ref().is_ok_and(|answer| answer.ready));
+    // A pod without a node has no such condition.
+    let created = || Some(pod.creation_timestamp()?.0.as_second());
+    let since = unready_since(pod).or_else(created);
+    let grace = members.observed.now.as_second() - UNREADY_GRACE_SECONDS;
+    !serves && since.is_some_and(|since| since <= grace)
+}
+
+/// Returns true if a brain has no other reason for not serving than its storage, which no other member reaches either.
+fn waits_for_storage(members: &ComparedMembers<'_>, pod: &Pod) -> bool {
+    let running = members.observed.refusals.get(&pod.name_any()).cloned();
+    let refusal = running.or_else(|| BrainRefusal::of_end(pod));
+    let mut answers = members.observed.probes.values().flatten();
+    refusal.is_some_and(|refusal| refusal.code == "StorageUnreachable")
+        && !answers.any(|answer| answer.storage.reachable)
+}
+
+/// Returns true if members answer, and none of them reaches its storage.
+fn is_storage_away(members: &ComparedMembers<'_>) -> bool {
+    let mut answers = members.observed.probes.values().flatten().peekable();
+    answers.peek().is_some() && !answers.any(|answer| answer.storage.reachable)
 }
 
 /// Returns true if as many members of the newest template as may be unavailable are not ready. While no member serves, only members that do
