@@ -17,6 +17,11 @@ mod tests;
 
 /// Time zone of a schedule that names none.
 pub const DEFAULT_TIME_ZONE: &str = "Etc/UTC";
+/// Form of a schedule: five fields of cron, or a shorthand.
+pub(crate) const SCHEDULE_PATTERN: &str =
+    r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4})$";
+/// Form of the name of a time zone.
+pub(crate) const TIME_ZONE_PATTERN: &str = r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$";
 /// Maximum length of the name of a schedule. The names of its backups are derived from it.
 pub const MAX_SCHEDULE_NAME_BYTES: usize = 34;
 
@@ -77,16 +82,14 @@ pub struct KubeBrainBackupScheduleSpec {
     /// Times of the backups, as cron has them: minute, hour, day of the month, month and day of the week; or `@hourly`, `@daily`,
     /// `@weekly`, `@monthly` or `@yearly`.
     #[schemars(
-        regex(
-            pattern = r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4})$"
-        ),
+        regex(pattern = SCHEDULE_PATTERN),
         length(max = 256)
     )]
     pub schedule: String,
 
     /// Time zone of the schedule, by its IANA name, such as `Europe/Berlin`. Default: Etc/UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$"), length(max = 64))]
+    #[schemars(regex(pattern = TIME_ZONE_PATTERN), length(max = 64))]
     pub time_zone: Option<String>,
 
     /// Makes no backups and deletes none. Running ones continue. When it is unset, the newest backup that was missed is made.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::backup_schedule::DEFAULT_TIME_ZONE;
+use crate::backup_schedule::{DEFAULT_TIME_ZONE, SCHEDULE_PATTERN, TIME_ZONE_PATTERN};
 
 /// Shortest window.
 pub const MIN_DURATION: Duration = Duration::from_secs(10 * 60);
@@ -27,9 +27,7 @@ pub const MAX_DURATION: Duration = Duration::from_secs(168 * 3600);
 pub struct MaintenanceWindow {
     /// Times at which it begins, as cron has them: minute, hour, day of the month, month and day of the week; or a shorthand such as `@daily`.
     #[schemars(
-        regex(
-            pattern = r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4})$"
-        ),
+        regex(pattern = SCHEDULE_PATTERN),
         length(max = 256)
     )]
     pub schedule: String,
@@ -40,7 +38,7 @@ pub struct MaintenanceWindow {
 
     /// Time zone of the schedule, by its IANA name. Default: Etc/UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$"), length(max = 64))]
+    #[schemars(regex(pattern = TIME_ZONE_PATTERN), length(max = 64))]
     pub time_zone: Option<String>,
 }
 
