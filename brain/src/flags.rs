@@ -11,6 +11,7 @@ use clap::error::ErrorKind;
 
 use line::Line;
 
+mod attempts;
 mod backup;
 mod bootstrap;
 mod command;
@@ -32,9 +33,9 @@ mod yaml;
 pub use bootstrap::{Bootstrap, BootstrapError};
 pub use command::program;
 pub use config::{
-    AutoCompaction, BackupAction, BackupChoice, BackupCommand, Config, DeletedBackup, Dump, Dumped, ElectionLockKind,
-    ElectionOptions, ImportCommand, LeaseOptions, Limits, Quota, RestorePoint, SnapshotCommand, Storage, Subcommand,
-    TikvOptions,
+    AttemptOptions, AutoCompaction, BackupAction, BackupChoice, BackupCommand, Config, DeletedBackup, Dump, Dumped,
+    ElectionLockKind, ElectionOptions, ImportCommand, LeaseOptions, Limits, Quota, RestorePoint, SnapshotCommand,
+    Storage, Subcommand, TikvOptions,
 };
 pub use read::features;
 pub use table::{FLAGS, Flag, Group, Kind, Treatment};

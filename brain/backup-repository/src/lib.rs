@@ -8,6 +8,7 @@
 
 pub use destination::{DestinationError, DestinationOptions, Variables};
 pub use key::{EncryptionKey, KeyId};
+pub use last_failure::LastFailure;
 pub use manifest::{BackupKind, BackupName, Manifest, NotAName};
 pub use repository::{DeletedOrphans, Repository};
 pub use upload::{CreateOptions, SnapshotOrigin};
@@ -16,6 +17,7 @@ pub mod archive;
 mod destination;
 mod download;
 mod key;
+mod last_failure;
 mod manifest;
 mod part;
 mod repository;

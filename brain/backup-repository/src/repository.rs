@@ -17,6 +17,7 @@ use tracing::{info, warn};
 use crate::ObjectError;
 use crate::archive::ARCHIVES;
 use crate::destination::{Destination, DestinationError, DestinationOptions};
+use crate::last_failure::LastFailure;
 use crate::manifest::{BackupName, MANIFESTS, Manifest, PARTS};
 
 /// Attempts of each request, apart from those that the client of a store makes itself.
@@ -42,6 +43,7 @@ pub struct Repository {
     directory: Option<PathBuf>,
     /// The pauses between attempts.
     pauses: Backoff,
+    failure: LastFailure,
 }
 
 /// The parts that no manifest names, which were deleted.
@@ -66,6 +68,7 @@ impl Repository {
             attributes,
             directory,
             pauses: RETRY_BACKOFF,
+            failure: LastFailure::default(),
         })
     }
 
@@ -77,7 +80,13 @@ impl Repository {
             attributes: Attributes::new(),
             directory: None,
             pauses: Backoff::new(Duration::from_millis(1), Duration::from_millis(1)),
+            failure: LastFailure::default(),
         }
+    }
+
+    /// Returns the failure of the last request, which is there as soon as one attempt has failed.
+    pub fn last_failure(&self) -> LastFailure {
+        self.failure.clone()
     }
 
     /// Returns the path of an object.
@@ -273,7 +282,10 @@ impl Repository {
         let mut retry = self.retry(object);
         loop {
             match request().await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    self.failure.set(None);
+                    return Ok(answer);
+                }
                 Err(error) => retry.pause(error).await?,
             }
         }
@@ -305,11 +317,12 @@ impl Repository {
         }
     }
 
-    pub(crate) fn retry<'a>(&self, object: &'a str) -> Retry<'a> {
+    pub(crate) fn retry<'a>(&'a self, object: &'a str) -> Retry<'a> {
         Retry {
             object,
             attempts: 1,
             pauses: self.pauses.clone(),
+            failure: &self.failure,
         }
     }
 
@@ -383,6 +396,7 @@ pub(crate) struct Retry<'a> {
     object: &'a str,
     attempts: u32,
     pauses: Backoff,
+    failure: &'a LastFailure,
 }
 
 impl Retry<'_> {
@@ -390,11 +404,20 @@ impl Retry<'_> {
     pub(crate) fn reset(&mut self) {
         self.attempts = 1;
         self.pauses.reset();
+        self.failure.set(None);
     }
 
     /// Waits before the next attempt. Fails if another one would fail, too, or if there were enough.
     pub(crate) async fn pause(&mut self, error: object_store::Error) -> Result<(), ObjectError> {
         let object = self.object.to_owned();
+        let is_answer = matches!(
+            error,
+            object_store::Error::NotFound { .. }
+                | object_store::Error::AlreadyExists { .. }
+                | object_store::Error::Precondition { .. }
+                | object_store::Error::NotModified { .. }
+        );
+        self.failure.set((!is_answer).then(|| format!("{object}: {error}")));
         if self.attempts >= ATTEMPTS || !is_transient(&error) {
             return Err(ObjectError::Store { object, source: error });
         }

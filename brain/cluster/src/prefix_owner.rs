@@ -243,18 +243,20 @@ async fn is_marked(register: &dyn CasRegister, token: &str, mark: PrefixUse) -> 
     Ok(owner.mark == mark)
 }
 
-/// Hands a key prefix over to the members of this cluster. Fails if it is not marked as being restored into.
-pub async fn end_restore(register: &dyn CasRegister, token: &str) -> Result<(), OwnerError> {
+/// Hands a key prefix over to the members of this cluster, whose id becomes `id`, if there is one. Returns the id. Fails if the prefix is not
+/// marked as being restored into.
+pub async fn end_restore(register: &dyn CasRegister, token: &str, id: Option<u64>) -> Result<u64, OwnerError> {
     loop {
         let stored = get(register).await?.ok_or(OwnerError::Foreign)?;
         let owner = PrefixOwner::parse(&stored)?;
         owner.check(token)?;
         match owner.mark {
-            PrefixUse::Serving => return Ok(()),
+            PrefixUse::Serving => return Ok(owner.id),
             PrefixUse::Wiping => return Err(OwnerError::Wiping),
             PrefixUse::Restoring => {}
         }
-        let plain = [&owner.id.to_be_bytes(), token.as_bytes()].concat();
+        let id = id.unwrap_or(owner.id);
+        let plain = [&id.to_be_bytes(), token.as_bytes()].concat();
         set(register, Some(stored), plain).await?;
     }
 }
@@ -290,9 +292,9 @@ mod tests {
             Err(OwnerError::Taken { .. })
         ));
         assert_eq!(serving(&register, "a").await.unwrap(), None);
-        end_restore(&register, "a").await.unwrap();
+        assert_eq!(end_restore(&register, "a", Some(9)).await.unwrap(), 9);
         let id = claim(&register, "a").await.unwrap();
-        assert_eq!(serving(&register, "a").await.unwrap(), Some(id));
+        assert_eq!((serving(&register, "a").await.unwrap(), id), (Some(9), 9));
         assert!(matches!(serving(&register, "b").await, Err(OwnerError::Taken { .. })));
         assert!(!is_restoring(&register, "a").await.unwrap());
         let again = begin_restore(&register, "a").await;
@@ -309,7 +311,10 @@ mod tests {
         assert_eq!(serving(&interrupted, "a").await.unwrap(), None);
         assert!(is_wiping(&interrupted, "a").await.unwrap());
         assert!(matches!(claim(&interrupted, "a").await, Err(OwnerError::Wiping)));
-        assert!(matches!(end_restore(&interrupted, "a").await, Err(OwnerError::Wiping)));
+        assert!(matches!(
+            end_restore(&interrupted, "a", None).await,
+            Err(OwnerError::Wiping)
+        ));
         // Begun again, without a moment in which the prefix has no owner.
         let other = restore_after_wipe(&interrupted, "b").await;
         assert!(matches!(other, Err(OwnerError::Taken { .. })));

@@ -8,9 +8,10 @@ use std::time::Duration;
 use clap::builder::{Command, PossibleValuesParser};
 use clap::{Arg, ArgMatches, value_parser};
 
+use super::attempts::{attempt_flags, attempts, request_id};
 use super::command::{LOG, STORE, check_store_is_named, flags, is_set, option, quiet, store_flags, switch, value};
 use super::import::{source, source_flags};
-use super::snapshot::{bump_flags, bump_revision, once_flags};
+use super::snapshot::{bump_flags, bump_revision};
 use super::{BackupAction, BackupChoice, BackupCommand, DeletedBackup, FlagError, RestorePoint, Subcommand, duration};
 use backup_repository::{BackupName, DestinationOptions, Variables};
 use chrono::{DateTime, Utc};
@@ -18,9 +19,6 @@ use retention::Retention;
 
 /// The name that stands for the newest backup.
 const LATEST: &str = "latest";
-
-/// The longest `--request-id`.
-const MAX_REQUEST_ID_BYTES: usize = 128;
 
 /// The bounds of `--archive-interval`.
 const MIN_ARCHIVE_INTERVAL: Duration = Duration::from_secs(1);
@@ -118,7 +116,9 @@ pub(super) fn command() -> Command {
                 .arg(name("the name of the backup, or `latest`; may be left out with a point"))
                 .args(point_flags())
                 .args(bump_flags())
-                .args(once_flags())
+                .args(attempt_flags(
+                    "do nothing if the target holds a complete store, and delete a part of another snapshot or backup there",
+                ))
                 .args(store_flags(&STORE)),
             reads("export", "Writes a backup to a file that `etcdutl snapshot restore` takes")
                 .arg(name(chosen).required(true))
@@ -202,20 +202,6 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 fn name(help: &'static str) -> Arg {
     Arg::new("NAME").help(help)
-}
-
-fn request_id(help: &'static str) -> Arg {
-    option("request-id", "ID", help).value_parser(request)
-}
-
-fn request(text: &str) -> Result<String, String> {
-    let is_known = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    match (1..=MAX_REQUEST_ID_BYTES).contains(&text.len()) && text.chars().all(is_known) {
-        true => Ok(text.to_owned()),
-        false => Err(format!(
-            "must have 1 to {MAX_REQUEST_ID_BYTES} letters, digits, dots, dashes and underscores"
-        )),
-    }
 }
 
 fn keys(value: &'static str, help: &'static str) -> Arg {
@@ -302,8 +288,7 @@ pub(super) fn read(action: &str, args: &ArgMatches, env: &[(OsString, OsString)]
                 backup: choice(args)?,
                 point,
                 bump_revision: bump_revision(args)?,
-                once: is_set(args, "once"),
-                result_file: value::<String>(args, "result-file").map(Into::into),
+                attempts: attempts(args)?,
             }
         }
         "export" => BackupAction::Export {

@@ -83,10 +83,8 @@ pub enum BackupAction {
         point: RestorePoint,
         /// As for a snapshot.
         bump_revision: u64,
-        /// True if a complete store is left as it is, and a part of another backup is deleted.
-        once: bool,
-        /// The file of the result, in JSON.
-        result_file: Option<PathBuf>,
+        /// How it is repeated.
+        attempts: AttemptOptions,
     },
     /// Writes the snapshot of one to a file.
     Export {
@@ -155,10 +153,8 @@ pub struct SnapshotCommand {
     pub bump_revision: u64,
     /// True if a new store is made of it; otherwise its status is printed.
     pub restores: bool,
-    /// True if a complete store is left as it is, and a part of another snapshot is deleted.
-    pub once: bool,
-    /// The file of the result, in JSON.
-    pub result_file: Option<PathBuf>,
+    /// How a restore is repeated.
+    pub attempts: AttemptOptions,
 }
 
 /// The action of `kubebrain import`.
@@ -174,8 +170,17 @@ pub struct ImportCommand {
     pub restarts: bool,
     /// The file that ends a copy which follows, once it has content.
     pub cutover_file: Option<PathBuf>,
-    /// True if a complete store is left as it is, and what an interrupted command has left is deleted.
+    /// How it is repeated.
+    pub attempts: AttemptOptions,
+}
+
+/// How a program repeats a command that makes a store, until one attempt succeeds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AttemptOptions {
+    /// True if a complete store is left as it is, and what an interrupted attempt, or one for another source, has left is deleted.
     pub once: bool,
+    /// The request that all attempts are for: the id of the new cluster is derived from it.
+    pub request_id: Option<String>,
     /// The file of the result, in JSON.
     pub result_file: Option<PathBuf>,
 }

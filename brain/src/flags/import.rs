@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::builder::Command;
 use clap::{Arg, ArgMatches};
 
+use super::attempts::{attempt_flags, attempts};
 use super::command::{STORE, check_store_is_named, flags, is_set, option, store_flags, switch, value};
 use super::{FlagError, ImportCommand, Subcommand, duration};
 use backup::import::{Password, SourceOptions};
@@ -73,12 +74,10 @@ pub(super) fn command() -> Command {
                 "restart",
                 "delete an incomplete copy in the directory, and start with a new snapshot",
             ),
-            switch(
-                "once",
-                "do nothing if there is a complete store; delete what an interrupted command has left",
-            ),
-            option("result-file", "FILE", "write the result to this file, in JSON"),
         ])
+        .args(attempt_flags(
+            "do nothing if there is a complete store; delete what an interrupted command has left",
+        ))
         .args(flags(&["listen-metrics-urls"]).map(|arg| arg.help("comma-separated http URLs for /metrics and /readyz")))
         .args(store_flags(&STORE))
 }
@@ -120,24 +119,19 @@ pub(super) fn read(args: &ArgMatches, env: &[(OsString, OsString)]) -> Result<Su
         until_revision: value(args, "until-revision"),
         restarts: is_set(args, "restart"),
         cutover_file: value::<String>(args, "cutover-file").map(Into::into),
-        once: is_set(args, "once"),
-        result_file: value::<String>(args, "result-file").map(Into::into),
+        attempts: attempts(args)?,
     };
     if command.follows && command.until_revision.is_some() {
         return Err(FlagError("--follow and --until-revision exclude each other".to_owned()));
     }
-    for (flag, file) in [
-        ("cutover-file", &command.cutover_file),
-        ("result-file", &command.result_file),
-    ] {
-        if file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
-            return Err(FlagError(format!("--{flag} needs the path of a file")));
-        }
+    let file = &command.cutover_file;
+    if file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
+        return Err(FlagError("--cutover-file needs the path of a file".to_owned()));
     }
     if command.cutover_file.is_some() && !command.follows {
         return Err(FlagError("--cutover-file needs --follow".to_owned()));
     }
-    if command.once && command.restarts {
+    if command.attempts.once && command.restarts {
         return Err(FlagError("--once and --restart exclude each other".to_owned()));
     }
     check_store_is_named("import", args)?;

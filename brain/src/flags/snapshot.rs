@@ -3,9 +3,10 @@
 use clap::builder::Command;
 use clap::{Arg, ArgMatches, value_parser};
 
+use super::attempts::{attempt_flags, attempts};
 use super::command::{LOG, STORE};
 use super::command::{check_store_is_named, file, flags, is_set, option, quiet, store_flags, switch, value};
-use super::{FlagError, SnapshotCommand, Subcommand};
+use super::{AttemptOptions, FlagError, SnapshotCommand, Subcommand};
 
 const STATUS: &str =
     "Prints hash, revision, number of keys, size and version of a snapshot, as `etcdutl snapshot status` does";
@@ -28,17 +29,6 @@ pub(super) fn bump_flags() -> [Arg; 2] {
     [
         option("bump-revision", "N", bump).value_parser(value_parser!(u64)),
         switch("mark-compacted", mark),
-    ]
-}
-
-/// Returns the flags of a restore that a program repeats until it succeeds.
-pub(super) fn once_flags() -> [Arg; 2] {
-    [
-        switch(
-            "once",
-            "do nothing if the target holds a complete store, and delete a part of another snapshot or backup there",
-        ),
-        option("result-file", "FILE", "write the result to this file, in JSON"),
     ]
 }
 
@@ -69,7 +59,9 @@ pub(super) fn command() -> Command {
                 .visible_alias("import")
                 .after_help(RESTORE)
                 .args(bump_flags())
-                .args(once_flags())
+                .args(attempt_flags(
+                    "do nothing if the target holds a complete store, and delete a part of another snapshot or backup there",
+                ))
                 .args(store_flags(&STORE)),
             save.arg(
                 Arg::new("rest")
@@ -90,10 +82,9 @@ pub(super) fn read(action: &str, args: &ArgMatches) -> Result<Subcommand, FlagEr
         skip_hash_check: is_set(args, "skip-hash-check"),
         bump_revision: bump_revision(args)?,
         restores: action == "restore",
-        once: action == "restore" && is_set(args, "once"),
-        result_file: match action {
-            "restore" => value::<String>(args, "result-file").map(Into::into),
-            _ => None,
+        attempts: match action {
+            "restore" => attempts(args)?,
+            _ => AttemptOptions::default(),
         },
     };
     if command.restores {

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tracing::{info, warn};
 
-use crate::flags::{BackupAction, BackupChoice, BackupCommand, Config, DeletedBackup, Storage};
+use crate::flags::{AttemptOptions, BackupAction, BackupChoice, BackupCommand, Config, DeletedBackup, Storage};
 use crate::server::restore::{
-    self, RestoreInput, RestoreRequest, RestoreResult, RestoredStore, make_store, write_result,
+    self, RestoreInput, RestoreRequest, RestoreResult, RestoredStore, make_store, requested_cluster_id, write_result,
 };
 use crate::server::run::Lifecycle;
 use backup::import::{SnapshotParts, Source, SourceOptions, in_short, is_transient};
@@ -101,14 +101,13 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
             backup,
             point,
             bump_revision,
-            once,
-            result_file,
+            attempts,
         } => {
             let chosen = point::choose(repository, backup, *point, keys);
             let (reader, changes) = unless(&leave, chosen).await?;
-            let how = (changes.as_ref(), *bump_revision, *once);
+            let how = (changes.as_ref(), *bump_revision, attempts);
             let (result, text) = restore_backup(config, &reader, how, life).await?;
-            if let Some(file) = result_file {
+            if let Some(file) = &attempts.result_file {
                 write_result(&result, file)?;
             }
             Ok(text)
@@ -141,19 +140,15 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
 /// Returns the text for a restore that is made once, of a store that exists. Neither keys nor the destination are needed then, and they may
 /// be gone by now.
 async fn restored_before(config: &Config, command: &BackupCommand, life: &Lifecycle) -> anyhow::Result<Option<String>> {
-    let BackupAction::Restore {
-        once: true,
-        result_file,
-        ..
-    } = &command.action
-    else {
-        return Ok(None);
+    let attempts = match &command.action {
+        BackupAction::Restore { attempts, .. } if attempts.once => attempts,
+        _ => return Ok(None),
     };
     let Some(id) = unless(&life.leave, restore::existing(config)).await? else {
         return Ok(None);
     };
-    let (result, text) = RestoreResult::existed(id, "restored");
-    if let Some(file) = result_file {
+    let (result, text) = RestoreResult::existed(id, requested_cluster_id(attempts), "restored");
+    if let Some(file) = &attempts.result_file {
         write_result(&result, file)?;
     }
     Ok(Some(text))
@@ -307,7 +302,7 @@ async fn create_once(
 async fn restore_backup(
     config: &Config,
     reader: &BackupReader,
-    (changes, bump_revision, starts_over): (Option<&ArchivedChanges>, u64, bool),
+    (changes, bump_revision, attempts): (Option<&ArchivedChanges>, u64, &AttemptOptions),
     life: &mut Lifecycle,
 ) -> anyhow::Result<(RestoreResult, String)> {
     let dir = match &config.storage {
@@ -318,7 +313,8 @@ async fn restore_backup(
         input: RestoreInput::Backup { reader, dir: &dir },
         changes,
         bump_revision,
-        starts_over,
+        cluster_id: requested_cluster_id(attempts),
+        starts_over: attempts.once,
     };
     let restored: RestoredStore = make_store(config, &request, life).await?;
     let result = RestoreResult::made(

@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use crate::flags::{Config, ImportCommand, Storage};
 use crate::server::ports;
-use crate::server::restore::{self, RestoreResult, describe_compaction, write_result};
+use crate::server::restore::{self, RestoreResult, describe_compaction, requested_cluster_id, write_result};
 use crate::server::run::Lifecycle;
 use backup::import::{CopyOptions, CopySummary, Source, SourceCompacted};
 use net::http::page;
@@ -53,7 +53,7 @@ pub(crate) async fn run(config: &Config, command: &ImportCommand, mut life: Life
         imported = Box::pin(import_once(config, command, &mut life, (may_finish, progress))) => imported,
     };
     // Before anything else can fail: the store is complete.
-    if let (Ok((result, _)), Some(file)) = (&imported, &command.result_file) {
+    if let (Ok((result, _)), Some(file)) = (&imported, &command.attempts.result_file) {
         write_result(result, file)?;
     }
     life.end().await?;
@@ -82,11 +82,15 @@ async fn import_once(
     life: &mut Lifecycle,
     controls: (watch::Receiver<bool>, Arc<ImportMetrics>),
 ) -> anyhow::Result<(RestoreResult, String)> {
-    if command.once
+    if command.attempts.once
         // Before the source is asked: it may be gone by now.
         && let Some(id) = restore::existing(config).await?
     {
-        return Ok(RestoreResult::existed(id, "imported"));
+        return Ok(RestoreResult::existed(
+            id,
+            requested_cluster_id(&command.attempts),
+            "imported",
+        ));
     }
     let copied = import(config, command, life, controls).await?;
     let result = RestoreResult::made(copied.cluster_id, copied.summary.revision, None).behind(copied.summary.source);
@@ -128,6 +132,7 @@ async fn import(
         Storage::Embedded => None,
         Storage::Tikv(options) => Some(tikv::attach(options, life).await?),
     };
+    let cluster_id = requested_cluster_id(&command.attempts);
     let mut restarts = 0;
     loop {
         let options = CopyOptions {
@@ -137,14 +142,17 @@ async fn import(
             waits_for_writers: command.cutover_file.is_some(),
             progress: progress.clone(),
         };
-        let partial = match (command.restarts || restarts > 0, command.once) {
+        let partial = match (command.restarts || restarts > 0, command.attempts.once) {
             (true, _) => PartialCopy::Delete,
             (false, true) => PartialCopy::ContinueOrDeleteRest,
             (false, false) => PartialCopy::Continue,
         };
         let copied = match &tikv {
-            None => directory::copy_into(config, &mut source, partial, options).await,
-            Some(tikv) => tikv::copy_into(tikv, &config.initial_cluster_token, &mut source, partial, options).await,
+            None => directory::copy_into(config, &mut source, (partial, cluster_id), options).await,
+            Some(tikv) => {
+                let token = &config.initial_cluster_token;
+                tikv::copy_into(tikv, token, &mut source, (partial, cluster_id), options).await
+            }
         };
         match copied {
             Err(error) if error.is::<SourceCompacted>() && restarts < MAX_COPY_RESTARTS => {

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use anyhow::Context as _;
+use sha2::{Digest as _, Sha256};
 
-use crate::flags::{Config, Storage};
+use crate::flags::{AttemptOptions, Config, Storage};
 use crate::server::backup::{ArchivedChanges, BackupReader};
 use crate::server::run::Lifecycle;
 use backup::snapshot::{RestoreOptions, RestoreSummary, SnapshotFile, Spool, restore, resume};
@@ -25,6 +26,8 @@ pub(super) struct RestoreRequest<'a> {
     pub(super) changes: Option<&'a ArchivedChanges>,
     /// The number by which the newest revision is raised; 0 changes nothing.
     pub(super) bump_revision: u64,
+    /// The id of its cluster; `None` for a random one.
+    pub(super) cluster_id: Option<u64>,
     /// True if a part of another snapshot below a key prefix is deleted. One in a directory always is.
     pub(super) starts_over: bool,
 }
@@ -78,6 +81,14 @@ pub(super) async fn existing(config: &Config) -> anyhow::Result<Option<u64>> {
     }
 }
 
+/// Returns the id of the cluster of the store that is made for a request: the same one in each attempt, and no other request's.
+pub(super) fn requested_cluster_id(attempts: &AttemptOptions) -> Option<u64> {
+    let request = attempts.request_id.as_ref()?;
+    let digest = Sha256::digest(format!("kubebrain restore {request}"));
+    let (id, _) = digest.split_first_chunk()?;
+    Some(u64::from_be_bytes(*id))
+}
+
 /// Makes a new store where the flags say.
 pub(super) async fn make_store(
     config: &Config,
@@ -87,7 +98,7 @@ pub(super) async fn make_store(
     match &config.storage {
         Storage::Embedded => {
             let source = open_and_hash(request, life).await?;
-            directory::restore_into(config, &source, life).await
+            directory::restore_into(config, &source, request.cluster_id, life).await
         }
         Storage::Tikv(options) => tikv::restore_into(config, options, request, life).await,
     }

@@ -6,7 +6,8 @@ use anyhow::Context as _;
 
 use crate::flags::{Config, SnapshotCommand};
 use crate::server::restore::{
-    self, RestoreInput, RestoreRequest, RestoreResult, interruptible, make_store, open_snapshot, write_result,
+    self, RestoreInput, RestoreRequest, RestoreResult, interruptible, make_store, open_snapshot, requested_cluster_id,
+    write_result,
 };
 use crate::server::run::Lifecycle;
 
@@ -24,7 +25,8 @@ pub(crate) async fn run(config: &Config, command: &SnapshotCommand, mut life: Li
 /// Makes a store of the snapshot. Returns the text to print.
 async fn restore(config: &Config, command: &SnapshotCommand, life: &mut Lifecycle) -> anyhow::Result<String> {
     // Before the file is read: it may be gone by now.
-    let existing = match command.once {
+    let attempts = &command.attempts;
+    let existing = match attempts.once {
         true => tokio::select! {
             biased;
             () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
@@ -33,7 +35,7 @@ async fn restore(config: &Config, command: &SnapshotCommand, life: &mut Lifecycl
         false => None,
     };
     let (result, text) = match existing {
-        Some(id) => RestoreResult::existed(id, "restored"),
+        Some(id) => RestoreResult::existed(id, requested_cluster_id(attempts), "restored"),
         None => {
             let request = RestoreRequest {
                 input: RestoreInput::File {
@@ -42,14 +44,15 @@ async fn restore(config: &Config, command: &SnapshotCommand, life: &mut Lifecycl
                 },
                 changes: None,
                 bump_revision: command.bump_revision,
-                starts_over: command.once,
+                cluster_id: requested_cluster_id(attempts),
+                starts_over: attempts.once,
             };
             let restored = Box::pin(make_store(config, &request, life)).await?;
             let made = RestoreResult::made(restored.cluster_id, restored.summary.revision, None);
             (made, format!("{restored}\n"))
         }
     };
-    if let Some(file) = &command.result_file {
+    if let Some(file) = &attempts.result_file {
         write_result(&result, file)?;
     }
     Ok(text)

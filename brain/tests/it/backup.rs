@@ -371,7 +371,8 @@ async fn restore_that_is_made_once_changes_no_store() {
         format!("--data-dir={}", dir.display()),
         format!("--result-file={}", result.display()),
     );
-    let args = ["restore", "latest", "--once", &into, &file];
+    let attempt = |request| ["restore", "latest", "--once", request, &into, &file];
+    let args = attempt("--request-id=a");
     let read_result = || -> Value { serde_json::from_str(&fs::read_to_string(&result).unwrap()).unwrap() };
     let said = printed(backup(&to, &args));
     assert!(said.starts_with(&format!("restored revision {first}, ")), "{said}");
@@ -398,13 +399,21 @@ async fn restore_that_is_made_once_changes_no_store() {
     let newest = write(&connect(&store.url).await, 120).await;
     store.stop().await;
     assert!(second > first && newest > first);
-    for _ in 0..2 {
-        let said = printed(backup(&to, &args));
-        assert_eq!(
-            said,
-            format!("nothing restored: there is the store of cluster {id} already\n")
+    for (request, says) in [
+        ("--request-id=a", "an earlier attempt made"),
+        ("--request-id=b", "there is"),
+    ] {
+        let said = printed(backup(&to, &attempt(request)));
+        assert!(
+            said.starts_with(&format!("nothing restored: {says} the store of cluster {id}")),
+            "{said}"
         );
         let found = read_result();
+        assert_eq!(
+            found["sameRequest"].as_bool().unwrap_or_default(),
+            request.ends_with("=a"),
+            "{found}"
+        );
         assert_eq!(
             (&found["existed"], &found["clusterId"]),
             (&Value::Bool(true), &made["clusterId"])

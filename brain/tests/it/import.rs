@@ -545,7 +545,7 @@ async fn repeated_command_deletes_what_an_interrupted_one_has_left() {
     let pd = format!("--tikv-pd-endpoints={}", site.tikv.pd());
     let prefix = "--tikv-key-prefix=copied";
     let begin = |more: &[&str]| begin_with(&source.url, &[&["--storage=tikv", &pd, prefix], more].concat());
-    let copy = begin(&["--follow", "--once"]);
+    let copy = begin(&["--follow", "--once", "--request-id=b"]);
     copy.says(REACHED_MESSAGE).await;
     copy.kill().await;
     // As a wipe leaves it that was killed: the data is deleted first, the register of the copy last.
@@ -556,8 +556,16 @@ async fn repeated_command_deletes_what_an_interrupted_one_has_left() {
     let (code, said) = begin(&[]).ended().await;
     assert!(code == Some(1) && said.contains("holds data already"), "{said}");
     let newest = write(&channel, 60).await;
-    let said = finished(begin(&["--once"])).await;
+    let said = finished(begin(&["--once", "--request-id=a"])).await;
     assert!(said.contains("deleting an incomplete copy"), "{said}");
+    let file = temp.path().join("result");
+    let result = format!("--result-file={}", file.display());
+    for (request, is_same) in [("--request-id=a", true), ("--request-id=b", false)] {
+        finished(begin(&["--once", request, &result])).await;
+        let found: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        assert_eq!(found["existed"], true);
+        assert_eq!(found["sameRequest"].as_bool().unwrap_or_default(), is_same, "{found}");
+    }
     let member = site.start(0, 1, &[prefix]).await;
     assert_equal(&source, &site.client_url(0), newest).await;
     drop(member);

@@ -80,7 +80,8 @@ pub struct Archive {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ArchivePod {
-    /// CPU and memory of the container. It needs up to 320 MiB of ephemeral storage for the backup that the archive begins with.
+    /// CPU and memory of the container; by default it requests 50m and 64Mi. It needs up to 320 MiB of ephemeral storage for the backup that the
+    /// archive begins with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
 

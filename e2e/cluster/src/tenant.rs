@@ -44,8 +44,9 @@ impl Tenant<'_> {
         kubectl.apply(&self.objects())
     }
 
-    /// The Deployment and the Service, as YAML.
-    fn objects(&self) -> String {
+    /// The Deployment and the Service, as YAML. The Deployment needs the Secret `tenant-pki`.
+    #[must_use]
+    pub fn objects(&self) -> String {
         let Self { namespace, brain, .. } = self;
         let server = |member| format!("https://{brain}-{member}.{brain}-headless.{namespace}.svc:2379");
         let servers: Vec<String> = (0..self.members).map(server).collect();

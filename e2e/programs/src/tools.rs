@@ -21,7 +21,7 @@ pub fn prepare_for_tests(progress: &Progress) -> anyhow::Result<()> {
     Tools::prepare(progress)?;
     debian::require(debian::CHAOS_PACKAGES, progress)?;
     let cache = ToolCache::open()?;
-    for module in [go::ETCD_NEXT, go::CLIENTV3, go::HELM, go::PROMETHEUS] {
+    for module in [go::ETCD_NEXT, go::CLIENTV3, go::HELM, go::PROMETHEUS, go::RCLONE] {
         module.build(&cache, progress)?;
     }
     crates::etcd_client_tests(&cache, progress)?;

@@ -277,7 +277,7 @@ async fn ask(
             return Ok(ArchiveState::Silent("the operator is shutting down".to_owned()));
         };
         return Ok(match probe::ask_archive(&address).await {
-            Ok(figures) => ArchiveState::Answered(figures),
+            Ok(state) => state,
             Err(why) => ArchiveState::Silent(why),
         });
     }

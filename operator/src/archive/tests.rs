@@ -88,7 +88,10 @@ fn pod(rig: &Rig, status: &Value) {
     rig.api.put(&format!("{NAMESPACE}/pods/dev-archive-1-a"), pod);
 }
 
-/// Serves this answer to each connection, and returns the address.
+/// The answer of an archive whose destination fails.
+const NOT_READY: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 15\r\n\r\nno such bucket\n";
+
+/// Serves this answer to each connection that asks for metrics, and returns the address.
 async fn serve(answer: String, tasks: &mut JoinSet<()>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -97,7 +100,11 @@ async fn serve(answer: String, tasks: &mut JoinSet<()>) -> String {
             let mut head = [0; 1024];
             let length = stream.read(&mut head).await.unwrap();
             let head = String::from_utf8_lossy(&head[..length]).into_owned();
-            assert!(head.starts_with("GET /metrics HTTP/1.1\r\nhost: 127.0.0.1:"), "{head}");
+            let answer = match head.split("\r\nhost: 127.0.0.1:").next() {
+                Some("GET /metrics HTTP/1.1") => answer.as_str(),
+                Some("GET /readyz HTTP/1.1") => NOT_READY,
+                _ => panic!("{head}"),
+            };
             stream.write_all(answer.as_bytes()).await.unwrap();
         }
     });
@@ -105,9 +112,16 @@ async fn serve(answer: String, tasks: &mut JoinSet<()>) -> String {
 }
 
 fn metrics(revision: i64, lag: i64) -> String {
-    let text = format!(
+    answer(&figures(revision, lag))
+}
+
+fn figures(revision: i64, lag: i64) -> String {
+    format!(
         "kubebrain_archive_last_revision {revision}\nkubebrain_archive_lag_seconds {lag}\nkubebrain_archive_gaps_total 0\n"
-    );
+    )
+}
+
+fn answer(text: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len())
 }
 
@@ -142,6 +156,14 @@ async fn archive_runs_after_the_status_says_so_and_reports_how_far_it_is() {
     pass(&rig).await;
     assert!(rig.api.writes().is_empty(), "{:?}", rig.api.writes());
 
+    let failing = answer(&(figures(42, 3) + "kubebrain_archive_failing 1\n"));
+    pod(&rig, &ready(&serve(failing, &mut tasks).await));
+    assert_eq!(pass(&rig).await, Some(PROGRESS_INTERVAL));
+    let text = said(&rig);
+    assert!(
+        text.starts_with("False DestinationFailed: changes since ") && text.ends_with(": no such bucket"),
+        "{text}"
+    );
     pod(&rig, &ready(&serve(metrics(42, 500), &mut tasks).await));
     pass(&rig).await;
     assert!(said(&rig).starts_with("False Behind: changes since "), "{}", said(&rig));

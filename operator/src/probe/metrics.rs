@@ -11,7 +11,7 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use plan::archive::ArchiveFigures;
+use plan::archive::{ArchiveFigures, ArchiveState};
 use plan::bootstrap::CopyFigures;
 use plan::member::{MAX_TEXT_BYTES, clean};
 use plan::names::METRICS_PORT;
@@ -21,16 +21,27 @@ use tokio::net::TcpStream;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
+/// Maximum length of the reason for a failure, in bytes: it names an object, a URL and an error of the destination.
+const MAX_REASON_BYTES: usize = 512;
 /// Maximum size of the head of an answer, in bytes; the smallest buffer that hyper supports.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
 
-/// Asks the archive at the IP address `address`.
+/// Asks the archive at the IP address `address`, also for the reason if its destination fails.
 ///
 /// # Errors
 /// The reason why it did not answer, in words for the status.
-pub(crate) async fn ask_archive(address: &str) -> Result<ArchiveFigures, String> {
+pub(crate) async fn ask_archive(address: &str) -> Result<ArchiveState, String> {
     let text = metrics(address).await?;
-    ArchiveFigures::parse(&text).ok_or_else(|| "its metrics are not those of an archive".to_owned())
+    let figures = ArchiveFigures::parse(&text).ok_or("its metrics are not those of an archive")?;
+    if !figures.is_failing {
+        return Ok(ArchiveState::Answered(figures));
+    }
+    let (status, reason) = ask(address, "/readyz").await?;
+    Ok(match status {
+        // It has just succeeded.
+        StatusCode::OK => ArchiveState::Answered(figures),
+        _ => ArchiveState::Failing(figures, clean(reason.trim(), MAX_REASON_BYTES)),
+    })
 }
 
 /// Asks the copy of an etcd at the IP address `address`.
@@ -43,12 +54,19 @@ pub(crate) async fn ask_copy(address: &str) -> Result<CopyFigures, String> {
 }
 
 async fn metrics(address: &str) -> Result<String, String> {
+    match ask(address, "/metrics").await? {
+        (StatusCode::OK, text) => Ok(text),
+        (other, _) => Err(format!("it answered {}", other.as_u16())),
+    }
+}
+
+async fn ask(address: &str, path: &str) -> Result<(StatusCode, String), String> {
     let address = metrics_port(address)?;
-    let text = tokio::time::timeout(ANSWER_TIMEOUT, exchange(address)).await;
+    let text = tokio::time::timeout(ANSWER_TIMEOUT, exchange(address, path)).await;
     text.map_err(|_| "it did not answer in time".to_owned())?
 }
 
-async fn exchange(address: SocketAddr) -> Result<String, String> {
+async fn exchange(address: SocketAddr, path: &str) -> Result<(StatusCode, String), String> {
     let stream = TcpStream::connect(address).await;
     let stream = stream.map_err(|error| format!("no connection: {}", clean(&error.to_string(), MAX_TEXT_BYTES)))?;
     let broken = |error: &dyn std::error::Error| {
@@ -58,18 +76,16 @@ async fn exchange(address: SocketAddr) -> Result<String, String> {
     let mut builder = http1::Builder::new();
     let handshake = builder.max_buf_size(MAX_HEAD_BYTES).handshake(TokioIo::new(stream));
     let (mut send, connection) = handshake.await.map_err(|error| broken(&error))?;
-    let request = Request::builder().uri("/metrics").header(HOST, address.to_string());
+    let request = Request::builder().uri(path).header(HOST, address.to_string());
     let request = request.body(Empty::<Bytes>::new());
     let request = request.map_err(|error| format!("bad request: {error}"))?;
     let exchange = async {
         let answer = send.send_request(request).await.map_err(|error| broken(&error))?;
-        if answer.status() != StatusCode::OK {
-            return Err(format!("it answered {}", answer.status().as_u16()));
-        }
+        let status = answer.status();
         let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
         let body =
             body.map_err(|error| format!("the connection failed: {}", clean(&error.to_string(), MAX_TEXT_BYTES)))?;
-        Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
+        Ok((status, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
     };
     tokio::pin!(connection, exchange);
     tokio::select! {

@@ -52,7 +52,7 @@ fn backup_takes_a_destination_and_an_action() {
     }
 
     let line = format!(
-        "backup restore {NAME} --destination file:///d --data-dir e --bump-revision 5 --mark-compacted --once --result-file r"
+        "backup restore {NAME} --destination file:///d --data-dir e --bump-revision 5 --mark-compacted --once --request-id a-1 --result-file r"
     );
     let (config, found) = command(&line);
     assert_eq!(config.data_dir.to_str(), Some("e"));
@@ -60,8 +60,11 @@ fn backup_takes_a_destination_and_an_action() {
         backup: named.clone(),
         point: RestorePoint::Backup,
         bump_revision: 5,
-        once: true,
-        result_file: Some("r".into()),
+        attempts: AttemptOptions {
+            once: true,
+            request_id: Some("a-1".to_owned()),
+            result_file: Some("r".into()),
+        },
     };
     assert_eq!(found.action, restore);
     let line =
@@ -146,8 +149,7 @@ fn restore_takes_one_point() {
             backup,
             point,
             bump_revision: 0,
-            once: false,
-            result_file: None,
+            attempts: AttemptOptions::default(),
         };
         assert_eq!(found.action, restore, "{flags} {name}");
     }

@@ -19,13 +19,13 @@ fn import_takes_a_source_as_etcdctl_does_and_what_says_where_the_store_is() {
     let (_, found) = command(
         "import --from-endpoints b:2 --data-dir d --follow --cutover-file c --once --result-file r --listen-metrics-urls http://127.0.0.1:1",
     );
-    assert!(found.once && found.follows);
+    assert!(found.attempts.once && found.follows);
     assert_eq!(
-        (found.cutover_file, found.result_file),
+        (found.cutover_file, found.attempts.result_file),
         (Some("c".into()), Some("r".into()))
     );
     let (config, found) = command("import --from-endpoints http://a:1,b:2 --data-dir d");
-    assert!(!found.once && found.cutover_file.is_none() && config.listen_metrics_urls.is_empty());
+    assert!(!found.attempts.once && found.cutover_file.is_none() && config.listen_metrics_urls.is_empty());
     assert_eq!(config.data_dir.display().to_string(), "d");
     let urls: Vec<_> = found.source.endpoints.iter().map(ToString::to_string).collect();
     assert_eq!(urls, ["http://a:1", "http://b:2"]);
@@ -106,6 +106,10 @@ fn import_refuses_what_it_would_ignore() {
         (
             "import --from-endpoints a:1 --data-dir d --cutover-file f",
             "--cutover-file needs --follow",
+        ),
+        (
+            "import --from-endpoints a:1 --data-dir d --request-id r",
+            "--request-id needs --once",
         ),
         (
             "import --from-endpoints a:1 --data-dir d --once --restart",

@@ -17,8 +17,7 @@ fn snapshot_takes_a_file_and_what_says_where_the_store_is() {
         skip_hash_check: false,
         bump_revision: 0,
         restores: true,
-        once: false,
-        result_file: None,
+        attempts: AttemptOptions::default(),
     };
     for line in [
         "snapshot restore f --data-dir d",
@@ -47,8 +46,11 @@ fn snapshot_takes_a_file_and_what_says_where_the_store_is() {
         assert_eq!(command(line).1, bumped);
     }
     let once = SnapshotCommand {
-        once: true,
-        result_file: Some("r".into()),
+        attempts: AttemptOptions {
+            once: true,
+            request_id: None,
+            result_file: Some("r".into()),
+        },
         ..restore.clone()
     };
     assert_eq!(

@@ -59,8 +59,16 @@ pub(super) async fn run(
     if !config.listen_metrics_urls.is_empty() {
         let server = ports::bind_metrics(config)?;
         info!(urls = server.bound()?.join(","), "serving metrics");
-        let rendered = metrics.clone();
-        let routes = page::routes(Arc::new(move || rendered.render()));
+        let failing = {
+            let (metrics, last) = (metrics.clone(), repository.last_failure());
+            move || metrics.failing(last.get())
+        };
+        let (rendered, asked) = (metrics.clone(), failing.clone());
+        let routes = page::routes(Arc::new(move || {
+            asked();
+            rendered.render()
+        }));
+        let routes = routes.merge(page::readiness(Arc::new(failing)));
         server.start_http(routes, &Metrics::new(false), &life.stop, &mut life.tasks);
     }
     let leave = life.leave.clone();
@@ -304,12 +312,14 @@ impl Archive<'_> {
     async fn store(&mut self) -> anyhow::Result<()> {
         loop {
             match self.writer.store().await {
-                Ok(Some((_, bytes))) => {
-                    self.metrics.segments.inc();
-                    self.metrics.bytes.inc_by(bytes);
+                Ok(stored) => {
+                    if let Some((_, bytes)) = stored {
+                        self.metrics.segments.inc();
+                        self.metrics.bytes.inc_by(bytes);
+                        self.metrics.set_store_failure(None);
+                    }
                     break;
                 }
-                Ok(None) => break,
                 Err(failure) if failure.is::<TakenOver>() => return Err(failure),
                 Err(failure) => self.pause(&failure).await,
             }
@@ -326,15 +336,20 @@ impl Archive<'_> {
                 self.pause(&failure).await;
                 Ok(())
             }
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.metrics.set_store_failure(None);
+                Ok(())
+            }
         }
     }
 
     async fn pause(&self, failure: &anyhow::Error) {
         self.metrics.failures.inc();
         self.observe();
+        let error = format!("{failure:#}");
+        self.metrics.set_store_failure(Some(error.clone()));
         error!(
-            error = format!("{failure:#}"),
+            error,
             again_in = ?FAILURE_PAUSE,
             "cannot store the archive: changes wait, and are lost if the members compact them before"
         );
@@ -370,12 +385,17 @@ async fn make_backup(
             Ok(manifest.revision >= begin)
         };
         match made.await {
-            Ok(true) => return Ok(()),
+            Ok(true) => {
+                metrics.set_backup_failure(None);
+                return Ok(());
+            }
             Ok(false) => {}
             Err(failure) => {
                 metrics.failures.inc();
+                let error = format!("{failure:#}");
+                metrics.set_backup_failure(Some(format!("the first backup: {error}")));
                 error!(
-                    error = format!("{failure:#}"),
+                    error,
                     again_in = ?BACKUP_PAUSE,
                     "cannot make the backup that the archive begins with: without it nothing can be restored"
                 );

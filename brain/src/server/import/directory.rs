@@ -25,11 +25,12 @@ struct OpenedImport {
     collected: Option<Backlog>,
 }
 
-/// Copies into the data directory, or continues a copy, and makes it a directory that a server can start on.
+/// Copies into the data directory, or continues a copy, and makes it a directory that a server can start on. The store is of the cluster
+/// `cluster_id`, if there is one.
 pub(super) async fn copy_into(
     config: &Config,
     source: &mut Source,
-    partial: PartialCopy,
+    (partial, cluster_id): (PartialCopy, Option<u64>),
     options: CopyOptions,
 ) -> anyhow::Result<CopiedStore> {
     let resumed = match partial {
@@ -48,16 +49,15 @@ pub(super) async fn copy_into(
     let spool = Spool::new(target.path());
     let importer = Importer::open(log, rows, &as_member(importing.member_id, &spool)).await?;
     let summary = copy(source, importer, (options, collected), &spool).await?;
+    // One that another request has begun gets the id of this one.
+    let cluster_id = cluster_id.unwrap_or(importing.cluster_id);
     target.finish(&Identity {
         format: data_dir::DIR_FORMAT,
-        cluster_id: importing.cluster_id,
+        cluster_id,
         member_id: importing.member_id,
         log: Some(LogId(importing.log)),
     })?;
-    Ok(CopiedStore {
-        summary,
-        cluster_id: importing.cluster_id,
-    })
+    Ok(CopiedStore { summary, cluster_id })
 }
 
 /// Opens a copy that is not complete.

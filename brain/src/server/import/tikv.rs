@@ -40,19 +40,20 @@ pub(super) async fn attach(options: &TikvOptions, life: &mut Lifecycle) -> anyho
     Ok(tikv)
 }
 
-/// Copies below the prefix, or continues a copy, and hands the prefix over to members. Fails if another import does the same.
+/// Copies below the prefix, or continues a copy, and hands the prefix over to members, as the cluster `cluster_id`, if there is one. Fails if
+/// another import does the same.
 pub(super) async fn copy_into(
     tikv: &Tikv,
     token: &str,
     source: &mut Source,
-    partial: PartialCopy,
+    (partial, cluster_id): (PartialCopy, Option<u64>),
     options: CopyOptions,
 ) -> anyhow::Result<CopiedStore> {
     let claim = PrefixClaim::new(tikv.register(IMPORTER_REGISTER));
     let copied = tokio::select! {
     biased;
     lost = claim.keep() => return Err(lost),
-    copied = Box::pin(copy_alone(tikv, token, source, (partial, &claim), options)) => copied,
+    copied = Box::pin(copy_alone(tikv, token, source, (partial, cluster_id, &claim), options)) => copied,
     };
     claim.end().await;
     copied
@@ -62,7 +63,7 @@ async fn copy_alone(
     tikv: &Tikv,
     token: &str,
     source: &mut Source,
-    (partial, claim): (PartialCopy, &PrefixClaim<TikvRegister>),
+    (partial, cluster_id, claim): (PartialCopy, Option<u64>, &PrefixClaim<TikvRegister>),
     options: CopyOptions,
 ) -> anyhow::Result<CopiedStore> {
     let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(IMPORTING_REGISTER));
@@ -115,9 +116,7 @@ async fn copy_alone(
     };
     let importer = Importer::open(engine.log, engine.rows, &as_member(importing.member_id)).await?;
     let summary = copy(source, importer, (options, collected), &spool).await?;
-    prefix_owner::end_restore(&owner, token).await?;
-    let cluster_id = prefix_owner::serving(&owner, token).await?;
-    let cluster_id = cluster_id.context("the key prefix has lost its owner")?;
+    let cluster_id = prefix_owner::end_restore(&owner, token, cluster_id).await?;
     // It means nothing any more.
     if let Err(error) = cas_register::set(&register, None).await {
         warn!(

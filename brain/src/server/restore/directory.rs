@@ -42,10 +42,11 @@ pub(super) fn existing(path: &Path) -> Result<Option<u64>, DataDirError> {
     }
 }
 
-/// Restores the snapshot into the data directory, or continues a restore of it.
+/// Restores the snapshot into the data directory, or continues a restore of it. The store is of the cluster `cluster_id`, if there is one.
 pub(super) async fn restore_into(
     config: &Config,
     source: &SnapshotSource<'_>,
+    cluster_id: Option<u64>,
     life: &Lifecycle,
 ) -> anyhow::Result<RestoredStore> {
     let opened = tokio::select! {
@@ -76,16 +77,15 @@ pub(super) async fn restore_into(
     };
     match filled {
         Ok(summary) => {
+            // One that another request has begun gets the id of this one.
+            let cluster_id = cluster_id.unwrap_or(from.cluster_id);
             target.finish(&Identity {
                 format: data_dir::DIR_FORMAT,
-                cluster_id: from.cluster_id,
+                cluster_id,
                 member_id: from.member_id,
                 log: Some(LogId(from.log)),
             })?;
-            Ok(RestoredStore {
-                summary,
-                cluster_id: from.cluster_id,
-            })
+            Ok(RestoredStore { summary, cluster_id })
         }
         Err(error) if error.is::<FileError>() || error.is::<UnfitSnapshot>() => {
             abandon(target);

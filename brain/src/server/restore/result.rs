@@ -15,6 +15,9 @@ use etcd_types::types::Revision;
 pub(in crate::server) struct RestoreResult {
     /// True if the store existed, and nothing was changed.
     existed: bool,
+    /// True if an earlier attempt for the same request made it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    same_request: bool,
     /// The id of the cluster of the store, in hexadecimal.
     cluster_id: String,
     /// The backup that it was made of.
@@ -33,6 +36,7 @@ impl RestoreResult {
     pub(in crate::server) fn made(cluster_id: u64, revision: Revision, name: Option<&BackupName>) -> Self {
         Self {
             existed: false,
+            same_request: false,
             cluster_id: format!("{cluster_id:016x}"),
             name: name.cloned(),
             revision: Some(revision),
@@ -48,16 +52,22 @@ impl RestoreResult {
         }
     }
 
-    /// The complete store of this cluster. Returned with the text to print: nothing was done, in the past tense.
-    pub(in crate::server) fn existed(cluster_id: u64, done: &str) -> (Self, String) {
+    /// The complete store of this cluster, for a request that makes one of `wanted`. Returned with the text to print: nothing was done, in
+    /// the past tense.
+    pub(in crate::server) fn existed(cluster_id: u64, wanted: Option<u64>, done: &str) -> (Self, String) {
+        let same_request = wanted == Some(cluster_id);
         let result = Self {
             existed: true,
+            same_request,
             cluster_id: format!("{cluster_id:016x}"),
             name: None,
             revision: None,
             source_revision: None,
         };
-        let text = format!("nothing {done}: there is the store of cluster {cluster_id:016x} already\n");
+        let text = match same_request {
+            true => format!("nothing {done}: an earlier attempt made the store of cluster {cluster_id:016x}\n"),
+            false => format!("nothing {done}: there is the store of cluster {cluster_id:016x} already\n"),
+        };
         (result, text)
     }
 }

@@ -86,7 +86,7 @@ async fn into_prefix(
                 }
                 found => found,
             };
-            fill_prefix(tikv, token, &source, found).await
+            fill_prefix(tikv, token, (&source, request.cluster_id), found).await
         }
         Err(error) => {
             if found.is_none()
@@ -113,7 +113,7 @@ async fn start_over(tikv: &Tikv, token: &str, claim: &PrefixClaim<TikvRegister>)
 async fn fill_prefix(
     tikv: &Tikv,
     token: &str,
-    source: &SnapshotSource<'_>,
+    (source, cluster_id): (&SnapshotSource<'_>, Option<u64>),
     found: Option<PartialRestore>,
 ) -> anyhow::Result<RestoredStore> {
     let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(RESTORING_REGISTER));
@@ -147,9 +147,7 @@ async fn fill_prefix(
             false => "the restore is incomplete: the same command continues it, `kubebrain wipe` deletes it",
         })
     })?;
-    prefix_owner::end_restore(&owner, token).await?;
-    let cluster_id = prefix_owner::serving(&owner, token).await?;
-    let cluster_id = cluster_id.context("the key prefix has lost its owner")?;
+    let cluster_id = prefix_owner::end_restore(&owner, token, cluster_id).await?;
     // It means nothing any more.
     if let Err(error) = cas_register::set(&register, None).await {
         warn!(

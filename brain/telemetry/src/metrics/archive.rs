@@ -1,12 +1,16 @@
 //! Metrics of `kubebrain backup archive`. They have a registry of their own: a server has none of them, and an archive none of a server's.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::{IntCounter, IntGauge, Registry};
+use tokio::time::Instant;
 
 use super::Registrar;
 use super::process_registry::ProcessRegistry;
+
+/// The time for which one text says why something is not stored. The operator writes each text into a status.
+const TEXT_LIFETIME: Duration = Duration::from_secs(60);
 
 /// The handles.
 pub struct ArchiveMetrics {
@@ -14,6 +18,11 @@ pub struct ArchiveMetrics {
     /// Unix time in milliseconds up to which everything is stored; 0 if it is not known.
     stored_until: Mutex<i64>,
     lag: IntGauge,
+    failing: IntGauge,
+    /// Why changes, and the backup that they are added to, are not stored.
+    failures_now: Mutex<[Option<String>; 2]>,
+    /// The reason that was given last, and when.
+    told: Mutex<Option<(Instant, String)>>,
     /// The last revision that is stored.
     pub last_revision: IntGauge,
     /// Revisions that were lost to the archive, counted by occasion.
@@ -45,6 +54,12 @@ impl ArchiveMetrics {
                 "kubebrain_archive_lag_seconds",
                 "Seconds since the last time up to which all changes are known to be stored; -1 if there is none.",
             ),
+            failing: r.gauge(
+                "kubebrain_archive_failing",
+                "1 while the destination fails, as of the last attempt to store something; /readyz says why.",
+            ),
+            failures_now: Mutex::default(),
+            told: Mutex::default(),
             last_revision: r.gauge(
                 "kubebrain_archive_last_revision",
                 "The last revision that is stored in the archive.",
@@ -70,6 +85,33 @@ impl ArchiveMetrics {
         *self.stored_until.lock().unwrap_or_else(PoisonError::into_inner) = millis;
     }
 
+    /// Sets why changes are not stored; `None` once they are.
+    pub fn set_store_failure(&self, failure: Option<String>) {
+        self.set_failure(0, failure);
+    }
+
+    /// Sets why the backup is not made that the archive begins with; `None` once it is.
+    pub fn set_backup_failure(&self, failure: Option<String>) {
+        self.set_failure(1, failure);
+    }
+
+    fn set_failure(&self, index: usize, failure: Option<String>) {
+        let mut failures = self.failures_now.lock().unwrap_or_else(PoisonError::into_inner);
+        failures[index] = failure;
+    }
+
+    /// Returns why something is not stored, given the failure of the last request to the destination. Each attempt has another text, so a
+    /// text is given for a minute.
+    pub fn failing(&self, last_request: Option<String>) -> Option<String> {
+        let failures = self.failures_now.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = failures.iter().flatten().next().cloned().or(last_request);
+        self.failing.set(failure.is_some().into());
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = told.take().filter(|(at, _)| at.elapsed() < TEXT_LIFETIME);
+        *told = failure.map(|text| kept.unwrap_or_else(|| (Instant::now(), text)));
+        told.as_ref().map(|(_, text)| text.clone())
+    }
+
     /// Renders all of them in the text format of Prometheus. Fails if the encoder does.
     pub fn render(&self) -> anyhow::Result<Vec<u8>> {
         let until = *self.stored_until.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,6 +131,30 @@ impl std::fmt::Debug for ArchiveMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn failure_is_told_until_something_is_stored_and_its_text_for_a_minute() {
+        let metrics = ArchiveMetrics::default();
+        let told = |text: &str| Some(text.to_owned());
+        assert_eq!(metrics.failing(None), None);
+        assert_eq!(metrics.failing(told("refused in 1 s")), told("refused in 1 s"));
+        metrics.set_backup_failure(told("no backup"));
+        metrics.set_store_failure(told("no segment"));
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert_eq!(metrics.failing(None), told("refused in 1 s"));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(metrics.failing(None), told("no segment"));
+        let page = || String::from_utf8(metrics.render().unwrap()).unwrap();
+        assert!(page().contains("kubebrain_archive_failing 1\n"));
+        metrics.set_store_failure(None);
+        tokio::time::advance(TEXT_LIFETIME).await;
+        assert_eq!(metrics.failing(None), told("no backup"));
+        metrics.set_backup_failure(None);
+        assert_eq!(metrics.failing(None), None);
+        assert!(page().contains("kubebrain_archive_failing 0\n"));
+        // Another failure is not told in the words of an earlier one.
+        assert_eq!(metrics.failing(told("denied")), told("denied"));
+    }
 
     #[test]
     fn lag_is_the_time_since_all_was_stored() {

@@ -124,6 +124,16 @@ pub const PROMETHEUS: GoModule = GoModule {
     takes: "about 2 min",
 };
 
+/// rclone, which serves a directory over the protocol of S3.
+pub const RCLONE: GoModule = GoModule {
+    name: "rclone",
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+    renamed: &[],
+    takes: "about 1 min",
+};
+
 /// kwok, which plays nodes and pods.
 pub const KWOK: GoModule = GoModule {
     name: "kwok",

@@ -6,14 +6,14 @@ use rcgen::{
 use serde_json::{Value, json};
 
 /// An authority that the operator did not make.
-pub(super) struct Authority {
-    pub(super) certificate: String,
+pub(crate) struct Authority {
+    pub(crate) certificate: String,
     key: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    pub(super) fn new(common: &str) -> Self {
+    pub(crate) fn new(common: &str) -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, common);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -37,7 +37,7 @@ impl Authority {
     }
 
     /// The same for some usages only.
-    pub(super) fn secret_for(
+    pub(crate) fn secret_for(
         &self,
         name: &str,
         common: &str,

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crds::KubeBrainCluster;
 use crds::cluster::backup::{Archive, ClusterBackup};
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy};
-use k8s_openapi::api::core::v1::{ContainerPort, HTTPGetAction, PodTemplateSpec, Probe};
+use k8s_openapi::api::core::v1::{ContainerPort, HTTPGetAction, PodTemplateSpec, Probe, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{Resource, ResourceExt};
@@ -41,7 +42,7 @@ pub fn deployment(
 
     let placement = archive.pod.clone().unwrap_or_default();
     let placement = PodPlacement {
-        resources: placement.resources,
+        resources: placement.resources.or_else(|| Some(default_resources())),
         node_selector: placement.node_selector,
         tolerations: placement.tolerations,
         priority_class_name: placement.priority_class_name,
@@ -95,6 +96,17 @@ pub fn deployment(
     let mut body = serde_json::to_value(object)?;
     drift::stamp(&mut body);
     Ok(body)
+}
+
+/// Returns the resources of a pod whose spec has none. A pod that requests no CPU gets none for many seconds while others are busy, and the
+/// archive promises to be behind by its interval alone.
+fn default_resources() -> ResourceRequirements {
+    let requests = [("cpu", "50m"), ("memory", "64Mi")];
+    let requests = requests.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())));
+    ResourceRequirements {
+        requests: Some(requests.into()),
+        ..ResourceRequirements::default()
+    }
 }
 
 /// Returns the labels and annotations: those that objects of the cluster inherit, and the own labels over them.

@@ -9,6 +9,8 @@ pub struct ArchiveFigures {
     pub lag: Option<i64>,
     /// Gaps since the process began.
     pub gaps: i64,
+    /// True while the destination fails.
+    pub is_failing: bool,
 }
 
 impl ArchiveFigures {
@@ -18,6 +20,8 @@ impl ArchiveFigures {
             revision: metric(text, "kubebrain_archive_last_revision")?.max(0),
             lag: Some(metric(text, "kubebrain_archive_lag_seconds")?).filter(|lag| *lag >= 0),
             gaps: metric(text, "kubebrain_archive_gaps_total")?.max(0),
+            // An image from before does not say.
+            is_failing: metric(text, "kubebrain_archive_failing") == Some(1),
         })
     }
 }

@@ -26,6 +26,8 @@ pub struct ArchivePosition {
 pub enum ArchiveState {
     /// It answered.
     Answered(ArchiveFigures),
+    /// It answered that the destination fails, and why.
+    Failing(ArchiveFigures, String),
     /// It is ready and did not answer, for this reason.
     Silent(String),
     /// No pod is ready, for this reason if there is one.
@@ -54,7 +56,7 @@ pub fn waiting(reason: &str, message: impl Into<String>, before: Option<ArchiveP
 pub fn observed(state: &ArchiveState, before: Option<ArchivePosition>, now: Timestamp) -> ArchiveReport {
     let now = whole_seconds(now);
     let (position, gaps) = match state {
-        ArchiveState::Answered(figures) => {
+        ArchiveState::Answered(figures) | ArchiveState::Failing(figures, _) => {
             let found = position(figures, now);
             let is_same = |before: &ArchivePosition| found.is_some_and(|found| found.is_same(before));
             (before.filter(is_same).or(found).or(before), figures.gaps)
@@ -77,6 +79,13 @@ fn judge(
 ) -> ConditionUpdate {
     use ConditionStatus::{False, True, Unknown};
     let say = |status, reason: &str, message: String| ConditionUpdate::new(CONDITION, status, reason, message);
+    let since = position.map_or_else(
+        || "nothing is stored yet".to_owned(),
+        |position| format!("changes since {} are not stored", position.until),
+    );
+    if let ArchiveState::Failing(_, why) = state {
+        return say(False, "DestinationFailed", format!("{since}: {why}"));
+    }
     if keeps_up && has_gap {
         let message = "changes are archived, but some revisions were compacted before and cannot be restored: the log of the pod names them";
         return say(True, "HasGap", message.to_owned());
@@ -85,16 +94,12 @@ fn judge(
         let message = format!("all changes older than {MAX_LAG_SECONDS} s are stored");
         return say(True, "Archiving", message);
     }
-    let since = position.map_or_else(
-        || "nothing is stored yet".to_owned(),
-        |position| format!("changes since {} are not stored", position.until),
-    );
     match state {
         ArchiveState::Answered(_) if position.is_none() => say(False, "Creating", since),
-        ArchiveState::Answered(_) => say(
+        ArchiveState::Answered(_) | ArchiveState::Failing(..) => say(
             False,
             "Behind",
-            format!("{since}: the log of the pod says whether the members or the destination fail"),
+            format!("{since}: the log of the pod says if the members fail, or which of both is slow"),
         ),
         ArchiveState::Silent(why) => say(
             Unknown,

@@ -181,8 +181,15 @@ fn metrics_of_anything_but_an_archive_are_refused() {
         revision: 42,
         lag: Some(7),
         gaps: 1,
+        is_failing: false,
     };
     assert_eq!(ArchiveFigures::parse(text), Some(figures));
+    let failing = text.to_owned() + "kubebrain_archive_failing 1\n";
+    let failed = ArchiveFigures {
+        is_failing: true,
+        ..figures
+    };
+    assert_eq!(ArchiveFigures::parse(&failing), Some(failed));
     let begins = text.replace("seconds 7", "seconds -1");
     assert_eq!(
         ArchiveFigures::parse(&begins),
@@ -209,6 +216,7 @@ fn answered(revision: i64, lag: i64) -> ArchiveState {
         revision,
         lag: (lag >= 0).then_some(lag),
         gaps: 0,
+        is_failing: false,
     })
 }
 
@@ -254,7 +262,16 @@ fn condition_follows_the_lag_and_not_the_pod() {
         revision: 9,
         lag: Some(1),
         gaps: 1,
+        is_failing: false,
     };
+    // A destination that fails is told before the archive is behind.
+    let failing = ArchiveState::Failing(gap, "no such bucket".to_owned());
+    check(failing.clone(), None, "False/DestinationFailed");
+    let message = observed(&failing, None, begin()).condition.message;
+    assert!(
+        message.starts_with("changes since ") && message.ends_with("are not stored: no such bucket"),
+        "{message}"
+    );
     check(ArchiveState::Answered(gap), None, "True/HasGap");
     check(
         ArchiveState::Answered(ArchiveFigures { lag: Some(500), ..gap }),

@@ -16,6 +16,9 @@ const ID_DIGITS: usize = 16;
 pub struct BootstrapResult {
     /// True if there was a store already, and nothing was changed.
     pub(crate) existed: bool,
+    /// True if an earlier attempt of this cluster's Job made it.
+    #[serde(default)]
+    pub(crate) same_request: bool,
     pub(crate) cluster_id: String,
     /// The backup that was restored.
     pub(crate) name: Option<String>,
@@ -38,6 +41,11 @@ impl BootstrapResult {
             name: result.name.map(|name| clean(&name, MAX_TEXT_BYTES)),
             ..result
         })
+    }
+
+    /// Returns true if the store was not made for this cluster: a rehearsal or an earlier cluster of the same name left it.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.existed && !self.same_request
     }
 
     /// Returns the id of the store as members report it, if the program left one.

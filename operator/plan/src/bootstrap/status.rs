@@ -29,7 +29,7 @@ pub(crate) fn condition(
         BootstrapProgress::CuttingOver { .. } => (False, "CuttingOver"),
         BootstrapProgress::Failed(_) => (False, "BootstrapFailed"),
         BootstrapProgress::Served => (True, "AlreadyStored"),
-        BootstrapProgress::Complete(Some(result)) if result.existed => (True, "AlreadyStored"),
+        BootstrapProgress::Complete(Some(result)) if result.is_foreign() => (True, "AlreadyStored"),
         BootstrapProgress::Complete(Some(_)) if is_copy(cluster) => (True, "Copied"),
         BootstrapProgress::Complete(Some(_)) => (True, "Restored"),
         BootstrapProgress::Complete(None) => (True, "ResultLost"),
@@ -102,12 +102,17 @@ fn message(cluster: &KubeBrainCluster, progress: &BootstrapProgress) -> String {
         BootstrapProgress::Complete(None) => {
             "the Job has ended well, but its pods are gone, and the result with them".to_owned()
         }
-        BootstrapProgress::Complete(Some(result)) if result.existed => format!(
-            "nothing was restored, because there was the store {} already: an earlier attempt or an earlier cluster made it",
+        BootstrapProgress::Complete(Some(result)) if result.is_foreign() => format!(
+            "nothing was restored, because there was the store {} already, which was not made for this cluster",
             result.cluster_id
         ),
         BootstrapProgress::Complete(Some(result)) => {
-            let revision = result.revision.unwrap_or_default();
+            let Some(revision) = result.revision else {
+                return format!(
+                    "an earlier attempt made the store {} of all of the source; its pod was killed before it said more",
+                    result.cluster_id
+                );
+            };
             let what = match &result.name {
                 _ if is_copy(cluster) => "copied the etcd, and compared both".to_owned(),
                 Some(name) => format!("restored the backup {name}"),

@@ -148,6 +148,20 @@ fn store_that_was_there_is_served_as_it_is() {
     existing.settle();
     assert_eq!(existing.condition("Ready"), "True/AsExpected");
 
+    // An attempt that was killed before it said more made it for this very cluster.
+    let mut repeated = fake(json!({}));
+    repeated.pass();
+    let result = json!({"existed": true, "sameRequest": true, "clusterId": STORE});
+    end(&mut repeated, "Complete", Some(result));
+    repeated.pass();
+    assert_eq!(repeated.condition("Bootstrapped"), "True/Restored");
+    let bootstrap = repeated.cluster.status.as_ref().unwrap().bootstrap.clone().unwrap();
+    let message = bootstrap.message.unwrap();
+    assert!(
+        message.starts_with(&format!("an earlier attempt made the store {STORE}")),
+        "{message}"
+    );
+
     // The status of a cluster that serves is lost.
     let mut served = existing;
     let job = served.seen.bootstrap.job.take();
@@ -364,7 +378,12 @@ fn cluster_without_members_waits_in_peace() {
 #[test]
 fn program_gets_the_point_and_the_place_of_the_store() {
     let embedded = "--data-dir=/var/lib/kubebrain/data";
-    let all = ["--once", "--result-file=/dev/termination-log", embedded];
+    let all = [
+        "--once",
+        "--request-id=cluster-uid",
+        "--result-file=/dev/termination-log",
+        embedded,
+    ];
     for (more, expected) in [
         (json!({}), &["latest"][..]),
         (json!({"name": BACKUP}), &[BACKUP]),
@@ -404,6 +423,7 @@ fn program_gets_the_point_and_the_place_of_the_store() {
             "--encryption-key-file=/etc/kubebrain/encryption/key",
             "latest",
             "--once",
+            "--request-id=cluster-uid",
             "--result-file=/dev/termination-log",
             "--storage=tikv",
             "--tikv-pd-endpoints=pd:2379",

@@ -4,6 +4,7 @@ use crds::cluster::bootstrap::FromBackup;
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{Container, PersistentVolumeClaim, PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt as _;
 use serde_json::Value;
 
 use super::pod::{DATA_DIR, DATA_MOUNT, DATA_VOLUME, mount, port, probe};
@@ -73,6 +74,8 @@ impl Renderer<'_> {
             program.args.push("--mark-compacted".to_owned());
         }
         program.args.push("--once".to_owned());
+        // A store that another cluster of this name has left has another id.
+        program.flag("request-id", self.cluster.uid().unwrap_or_default());
         program.flag("result-file", RESULT_FILE);
         let reports = matches!(source, BootstrapSource::Etcd(_));
         if reports {

@@ -45,6 +45,7 @@ pub const REASONS: &[Reason] = &[
     reason("DataReplaced", "StorageReady, and as a blocker", "the only member of an embedded store serves another store than the pinned one, or does not find it; on TiKV: a cluster that served finds an empty key prefix; see below"),
     reason("DeadlineExceeded", "Progressing, Degraded, Stalled", "a change made no progress for `progressDeadlineSeconds`; a new spec starts the deadline again"),
     reason("Deleting", "Ready, Available, Progressing, Degraded", "the cluster is deleted, and its keys are wiped first"),
+    reason("DestinationFailed", "Archiving", "the destination of the archive fails; the message has its words. The archive tries again until it succeeds, and nothing is lost as long as the members do not compact it"),
     reason("Disabled", "CertificatesReady", "`tls.mode` is `Disabled`"),
     reason("DiskNearlyFull", "SpaceLow", "more than four fifths of the file system of the volume are used; the message says what helps"),
     reason("DowngradeRefused", "as a blocker", "`spec.version` is older than what runs by its major or minor part, and may not read what is stored; the annotation `kubebrain.io/allow-downgrade` allows one version"),

@@ -51,6 +51,7 @@ fn program_gets_the_etcd_and_the_place_of_the_store() {
     };
     let ends = [
         "--once",
+        "--request-id=cluster-uid",
         "--result-file=/dev/termination-log",
         "--listen-metrics-urls=http://[::]:2381",
         "--data-dir=/var/lib/kubebrain/data",
