@@ -101,6 +101,7 @@ test-long: export KUBEBRAIN_REQUESTS := 500000
 test-long: export KUBEBRAIN_KILLS := 100
 test-long: export KUBEBRAIN_LONG := 1
 test-long: export KUBEBRAIN_MOMENTS := 50
+test-long: export KUBEBRAIN_ARCHIVE_ROUNDS := 100
 test-long: export KUBEBRAIN_ROUNDS := 200
 test-long: export PROPTEST_CASES := 10000
 # What needs a server of its own is named where it stands.

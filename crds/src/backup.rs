@@ -114,6 +114,12 @@ pub struct KubeBrainBackupSpec {
     #[serde(default)]
     pub verify: bool,
 
+    /// Way in which the annotation `kubebrain.io/verify`, and `verify` of a schedule, have the backup verified. Read: all of it is read and compared
+    /// with what was written. Restore: it is also restored, with the archive after it, into an empty directory of the pod, and compared; the pod
+    /// needs ephemeral storage of four times the snapshot, and of twelve times the archive after it.
+    #[serde(default)]
+    pub verification_mode: VerificationMode,
+
     /// Policy for the stored objects when this resource is deleted. Keep: they stay. Delete: the Job `<name>-backup-delete` deletes them
     /// before this resource is removed; if it cannot, set Keep to remove this resource without it.
     #[serde(default)]
@@ -171,6 +177,16 @@ fn key() -> String {
     "key".to_owned()
 }
 
+/// Way in which a backup is verified.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum VerificationMode {
+    /// It is read.
+    #[default]
+    Read,
+    /// It is restored into an empty directory.
+    Restore,
+}
+
 /// Policy for the stored objects of a deleted backup.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum DeletionPolicy {
@@ -186,7 +202,7 @@ pub enum DeletionPolicy {
 #[serde(rename_all = "camelCase")]
 pub struct BackupPod {
     /// CPU and memory of the container. It needs 64 MiB of memory, and 320 MiB of ephemeral storage; with `verify` as much as the snapshot
-    /// in addition.
+    /// in addition, and with `verificationMode: Restore` four times as much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
 

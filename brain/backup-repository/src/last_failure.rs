@@ -1,19 +1,74 @@
 //! The failure of a destination, for programs that wait for it to end.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-/// The failure of the last request to a destination. Clones share it.
+use tokio::time::Instant;
+
+/// The time for which requests must have failed, without one that succeeds: the next attempt may succeed.
+const MIN_DURATION: Duration = Duration::from_secs(15);
+/// Maximum length of a text, in bytes. An answer of a store may be a whole page, and has details of the request at its end.
+const MAX_TEXT_BYTES: usize = 512;
+
+/// The failure of the requests to a destination. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct LastFailure(Arc<Mutex<Option<String>>>);
+pub struct LastFailure(Arc<Mutex<Option<Failure>>>);
+
+#[derive(Debug)]
+struct Failure {
+    since: Instant,
+    text: String,
+}
 
 impl LastFailure {
-    /// Returns why the last request failed; `None` if it succeeded.
+    /// Returns why requests have failed for 15 seconds or more; `None` if one has succeeded since.
     #[must_use]
     pub fn get(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let failure = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = failure
+            .as_ref()
+            .filter(|failure| failure.since.elapsed() >= MIN_DURATION);
+        failure.map(|failure| failure.text.clone())
     }
 
-    pub(crate) fn set(&self, failure: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    pub(crate) fn failed(&self, text: &str) {
+        let mut failure = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = failure.as_ref().map_or_else(Instant::now, |failure| failure.since);
+        let text = shortened(text);
+        *failure = Some(Failure { since, text });
+    }
+
+    pub(crate) fn ended(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Returns the beginning of a text, in one line.
+#[must_use]
+pub fn shortened(text: &str) -> String {
+    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let is_end = |at: &usize| line.is_char_boundary(*at);
+    let end = (0..=MAX_TEXT_BYTES.min(line.len())).rev().find(is_end);
+    line.truncate(end.unwrap_or_default());
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn failure_counts_once_requests_have_failed_for_a_while() {
+        let last = LastFailure::default();
+        last.failed("refused");
+        assert_eq!(last.get(), None);
+        tokio::time::advance(MIN_DURATION).await;
+        last.failed("reset\n  by peer");
+        assert_eq!(last.get().as_deref(), Some("reset by peer"));
+        last.ended();
+        assert_eq!(last.get(), None);
+        last.failed(&"\u{e9}".repeat(MAX_TEXT_BYTES));
+        tokio::time::advance(MIN_DURATION).await;
+        assert_eq!(last.get().map(|text| text.len()), Some(MAX_TEXT_BYTES));
     }
 }

@@ -8,7 +8,7 @@
 
 pub use destination::{DestinationError, DestinationOptions, Variables};
 pub use key::{EncryptionKey, KeyId};
-pub use last_failure::LastFailure;
+pub use last_failure::{LastFailure, shortened};
 pub use manifest::{BackupKind, BackupName, Manifest, NotAName};
 pub use repository::{DeletedOrphans, Repository};
 pub use upload::{CreateOptions, SnapshotOrigin};
@@ -54,6 +54,18 @@ pub enum ObjectError {
 }
 
 impl ObjectError {
+    /// Returns true if the destination denies access: the credentials are wrong, or lack a right.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        let ObjectError::Store { source, .. } = self else {
+            return false;
+        };
+        matches!(
+            source,
+            object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. }
+        )
+    }
+
     /// Tells what does not exist from a failure of the store. [`Repository::or_missing`] tells if that is the object or the bucket.
     fn or_missing(self) -> Self {
         match self {

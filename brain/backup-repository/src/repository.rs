@@ -84,7 +84,7 @@ impl Repository {
         }
     }
 
-    /// Returns the failure of the last request, which is there as soon as one attempt has failed.
+    /// Returns the failure of the requests, if they fail.
     pub fn last_failure(&self) -> LastFailure {
         self.failure.clone()
     }
@@ -283,7 +283,7 @@ impl Repository {
         loop {
             match request().await {
                 Ok(answer) => {
-                    self.failure.set(None);
+                    self.failure.ended();
                     return Ok(answer);
                 }
                 Err(error) => retry.pause(error).await?,
@@ -404,7 +404,7 @@ impl Retry<'_> {
     pub(crate) fn reset(&mut self) {
         self.attempts = 1;
         self.pauses.reset();
-        self.failure.set(None);
+        self.failure.ended();
     }
 
     /// Waits before the next attempt. Fails if another one would fail, too, or if there were enough.
@@ -417,7 +417,11 @@ impl Retry<'_> {
                 | object_store::Error::Precondition { .. }
                 | object_store::Error::NotModified { .. }
         );
-        self.failure.set((!is_answer).then(|| format!("{object}: {error}")));
+        if is_answer {
+            self.failure.ended();
+        } else {
+            self.failure.failed(&format!("{object}: {error}"));
+        }
         if self.attempts >= ATTEMPTS || !is_transient(&error) {
             return Err(ObjectError::Store { object, source: error });
         }

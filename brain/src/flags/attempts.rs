@@ -13,7 +13,7 @@ pub(super) fn attempt_flags(once: &'static str) -> [Arg; 3] {
     [
         switch("once", once),
         request_id(
-            "derive the id of the new cluster from this ID, by which --once recognises the store of an earlier attempt",
+            "derive the id of the new cluster from this ID, by which --once recognises the store of an earlier attempt: use each ID for one store only",
         ),
         option("result-file", "FILE", "write the result to this file, in JSON"),
     ]

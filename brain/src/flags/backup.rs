@@ -60,7 +60,11 @@ With --once the command can be repeated until it succeeds, whatever the newest b
 
 const VERIFY: &str = "\
 All parts are read into an unnamed file in $TMPDIR and compared with the manifest; then the snapshot in them with its own checksum, and its \
-content is read. Then all segments of the archive that follow the backup are read. The exit code is 3 if any of this is damaged or missing.";
+content is read. Then all segments of the archive that follow the backup are read. The exit code is 3 if any of this is damaged or missing.
+
+With --restore a store is made of all this in $TMPDIR, as by `kubebrain backup restore --at-end`, and compared: a file system is needed there with \
+space for four times the size of the snapshot, and twelve times that of the segments. The store is deleted in the end; a process that is killed leaves it in \
+$TMPDIR/kubebrain-verify-*.";
 
 const PRUNE: &str = "\
 A backup stays if at least one of the rules keeps it. Hours, days, weeks (ISO), months and years are those of UTC, and only those that have \
@@ -110,6 +114,7 @@ pub(super) fn command() -> Command {
             reads("verify", "Reads a backup and compares all of it with what was written")
                 .after_help(VERIFY)
                 .arg(name(chosen).default_value(LATEST))
+                .arg(switch("restore", "restore the backup and the archive after it into an empty directory in $TMPDIR, compare that, and delete it"))
                 .args(flags(&LOG)),
             reads("restore", "Creates a new store from a backup")
                 .after_help(RESTORE)
@@ -276,7 +281,10 @@ pub(super) fn read(action: &str, args: &ArgMatches, env: &[(OsString, OsString)]
         "list" => BackupAction::List {
             json: value::<String>(args, "output").is_some_and(|format| format == "json"),
         },
-        "verify" => BackupAction::Verify(choice(args)?),
+        "verify" => BackupAction::Verify {
+            backup: choice(args)?,
+            restores: is_set(args, "restore"),
+        },
         "restore" => {
             check_store_is_named("backup restore", args)?;
             let point = point(args)?;

@@ -74,7 +74,12 @@ pub enum BackupAction {
         json: bool,
     },
     /// Reads one, and compares all of it.
-    Verify(BackupChoice),
+    Verify {
+        /// The backup.
+        backup: BackupChoice,
+        /// True if it is restored into a temporary directory.
+        restores: bool,
+    },
     /// Makes a new store of one.
     Restore {
         /// The backup.

@@ -27,6 +27,7 @@ mod list;
 mod point;
 mod prune;
 mod result;
+mod verify;
 
 /// Attempts to receive a whole snapshot.
 const CREATE_ATTEMPTS: u32 = 5;
@@ -90,12 +91,12 @@ async fn act(config: &Config, command: &BackupCommand, life: &mut Lifecycle) -> 
             let listing = unless(&leave, async { Ok(Listing::read(&repository).await?) }).await?;
             list::list(&listing, format)
         }
-        BackupAction::Verify(backup) => {
-            let verify = async {
-                let reader = BackupReader::open(repository, backup, keys).await?;
-                reader.verify(&Spool::new(&std::env::temp_dir())).await
-            };
-            unless(&leave, verify).await
+        BackupAction::Verify { backup, restores } => {
+            let reader = unless(&leave, BackupReader::open(repository, backup, keys)).await?;
+            match restores {
+                true => verify::by_restore(config, &reader, life).await,
+                false => unless(&leave, reader.verify(&Spool::new(&std::env::temp_dir()))).await,
+            }
         }
         BackupAction::Restore {
             backup,
@@ -315,6 +316,7 @@ async fn restore_backup(
         bump_revision,
         cluster_id: requested_cluster_id(attempts),
         starts_over: attempts.once,
+        is_temporary: false,
     };
     let restored: RestoredStore = make_store(config, &request, life).await?;
     let result = RestoreResult::made(

@@ -30,6 +30,8 @@ pub(super) struct RestoreRequest<'a> {
     pub(super) cluster_id: Option<u64>,
     /// True if a part of another snapshot below a key prefix is deleted. One in a directory always is.
     pub(super) starts_over: bool,
+    /// True if the store is deleted in the end, whatever comes of it.
+    pub(super) is_temporary: bool,
 }
 
 /// A store that was made.
@@ -81,7 +83,8 @@ pub(super) async fn existing(config: &Config) -> anyhow::Result<Option<u64>> {
     }
 }
 
-/// Returns the id of the cluster of the store that is made for a request: the same one in each attempt, and no other request's.
+/// Returns the id of the cluster of the store that is made for a request: the same one in each attempt. `None` if there is no request, and the
+/// id is random.
 pub(super) fn requested_cluster_id(attempts: &AttemptOptions) -> Option<u64> {
     let request = attempts.request_id.as_ref()?;
     let digest = Sha256::digest(format!("kubebrain restore {request}"));
@@ -114,6 +117,7 @@ async fn open_and_hash<'a>(request: &RestoreRequest<'a>, life: &Lifecycle) -> an
         identity: request.changes.map_or(digest, |changes| changes.identity(&digest)),
         changes: request.changes,
         bump_revision: request.bump_revision,
+        is_temporary: request.is_temporary,
     })
 }
 
@@ -171,6 +175,7 @@ struct SnapshotSource<'a> {
     identity: [u8; 32],
     changes: Option<&'a ArchivedChanges>,
     bump_revision: u64,
+    is_temporary: bool,
 }
 
 impl SnapshotSource<'_> {

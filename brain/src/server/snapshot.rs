@@ -46,6 +46,7 @@ async fn restore(config: &Config, command: &SnapshotCommand, life: &mut Lifecycl
                 bump_revision: command.bump_revision,
                 cluster_id: requested_cluster_id(attempts),
                 starts_over: attempts.once,
+                is_temporary: false,
             };
             let restored = Box::pin(make_store(config, &request, life)).await?;
             let made = RestoreResult::made(restored.cluster_id, restored.summary.revision, None);

@@ -185,6 +185,11 @@ async fn each_moment_is_restored_though_the_archive_is_killed() {
     assert_chained(&to);
     assert_eq!((archived_to(&to).0, segments(&to).last().unwrap().1), (newest, newest));
     assert_eq!(names(&to).len(), 1, "the first archive has made the only backup");
+    let by_restore = printed(backup(&to, &["verify", "--restore", &key]));
+    assert!(
+        by_restore.contains(&format!("; restored revision {newest}, ")),
+        "{by_restore}"
+    );
     let verified = printed(backup(&to, &["verify", &key]));
     let line = verified.lines().last().unwrap();
     assert!(
@@ -286,6 +291,8 @@ async fn missing_and_damaged_segments_are_refused_by_name() {
             said.contains("itself is as it was written, but the archive after it"),
             "{said}"
         );
+        let said = damaged(backup(&to, &["verify", "--restore"]));
+        assert!(said.contains(&what), "{said}");
         // Before it there is nothing wrong.
         let into = format!("--data-dir={}", temp.path().join(format!("before-{n}")).display());
         let point = format!("--at-revision={}", revision - 1);

@@ -64,6 +64,22 @@ fn parts(destination: &Path, name: &str) -> Vec<std::path::PathBuf> {
     folder.map(|entry| entry.unwrap().path()).collect()
 }
 
+/// Verifies the newest backup by a restore, which leaves nothing.
+fn verified_by_restore(to: &Path, keys: &str, (name, revision): (&str, i64)) {
+    let temporary = TempDir::new().unwrap();
+    let destination = format!("--destination=file://{}", to.display());
+    let output = command()
+        .args(["backup", "verify", keys, "--restore", &destination])
+        .env("TMPDIR", temporary.path())
+        .output()
+        .unwrap();
+    let said = printed(output);
+    let expected = format!("verified {name} by a restore: revision {revision}, ");
+    assert!(said.starts_with(&expected), "{said}");
+    assert!(said.contains(&format!("; restored revision {revision}, ")), "{said}");
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "something is left");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn program_makes_backups_and_restores_them() {
     let temp = TempDir::new().unwrap();
@@ -109,6 +125,7 @@ async fn program_makes_backups_and_restores_them() {
         verified.starts_with(&format!("verified {}: revision {first}, ", names[0])),
         "{verified}"
     );
+    verified_by_restore(&to, &both, (&names[1], second));
     let verified = printed(backup(&to, &["verify", &both]));
     assert!(
         verified.starts_with(&format!("verified {}: revision {second}, ", names[1])),

@@ -16,6 +16,7 @@ use programs::server::Program;
 use programs::tools::debian;
 
 mod apiserver;
+mod backups;
 mod clients;
 mod closed_loop;
 mod compactor;
@@ -83,7 +84,7 @@ pub struct BenchFlags {
     #[arg(long)]
     plots: Option<PathBuf>,
     /// Measures nothing: prints the --json files of other runs in one table.
-    #[arg(long, value_delimiter = ',', conflicts_with_all = ["clients", "keys", "pods", "nodes", "tikv", "takeover"])]
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["clients", "keys", "backups", "pods", "nodes", "tikv", "takeover"])]
     from: Vec<PathBuf>,
     /// Seconds to watch the idle brain.
     #[arg(long, default_value_t = 30)]
@@ -106,14 +107,17 @@ pub struct BenchFlags {
     /// With --keys: one brain on TiKV, which is the mock or the cluster that TIKV_PD names, and no etcd.
     #[arg(long, requires = "keys", conflicts_with = "clients")]
     on_tikv: bool,
+    /// Only a backup of stores with each of these numbers of keys of 1 KiB, while 2,000 puts a second continue, and its restore.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["clients", "keys"])]
+    backups: Vec<u64>,
     /// Only objects as kube-apiserver stores them: this number of pods of 15 KB on average, which are updated and replaced for --minutes.
-    #[arg(long, conflicts_with_all = ["clients", "keys"])]
+    #[arg(long, conflicts_with_all = ["clients", "keys", "backups"])]
     pods: Option<u64>,
     /// Watchers of --pods that read all events.
     #[arg(long, default_value_t = 1)]
     watchers: usize,
     /// Only the store's share of a cluster with this number of nodes: each renews its lease every 10 s, and pods change, for --minutes.
-    #[arg(long, conflicts_with_all = ["clients", "keys", "pods"])]
+    #[arg(long, conflicts_with_all = ["clients", "keys", "backups", "pods"])]
     nodes: Option<u64>,
     /// Writes of pods a second of --nodes: creates, status updates and deletes.
     #[arg(long, default_value_t = 1_000)]
@@ -143,7 +147,11 @@ pub async fn run(flags: BenchFlags, progress: &Progress) -> anyhow::Result<()> {
         flags.rounds != Some(0) && flags.requests > 0,
         "nothing to measure: --rounds and --requests are at least 1"
     );
-    ensure!(flags.keys.iter().all(|keys| *keys >= 1_000), "--keys are at least 1000");
+    let numbers_of_keys = || flags.keys.iter().chain(&flags.backups);
+    ensure!(
+        numbers_of_keys().all(|keys| *keys >= 1_000),
+        "--keys and --backups are at least 1000"
+    );
     ensure!(flags.idle_watches > 0, "--idle-watches are at least 1");
     ensure!(flags.connections > 0, "--connections are at least 1");
     ensure!(flags.pods.is_none_or(|pods| pods >= 100), "--pods are at least 100");
@@ -207,7 +215,11 @@ async fn compare(flags: &BenchFlags, dir: &Path, report: &mut Report, progress: 
         }),
         false => None,
     };
-    let loads = !flags.clients && flags.keys.is_empty() && flags.pods.is_none() && flags.nodes.is_none();
+    let loads = !flags.clients
+        && flags.keys.is_empty()
+        && flags.backups.is_empty()
+        && flags.pods.is_none()
+        && flags.nodes.is_none();
     for round in 1..=flags.rounds() {
         for program in &programs {
             let step = progress.step(format_args!("round {round}: {}", program.name));
@@ -219,6 +231,9 @@ async fn compare(flags: &BenchFlags, dir: &Path, report: &mut Report, progress: 
                 let pd = store.as_ref().map(|(_, pd)| pd.as_str());
                 let load = (*keys, flags.requests);
                 size::measure((program, pd), &disk::ServerDir::new(dir)?, load, report).await?;
+            }
+            for keys in &flags.backups {
+                backups::measure(program, &disk::ServerDir::new(dir)?, *keys, report).await?;
             }
             if let Some(plan) = flags.pods_plan() {
                 pods::measure(program, &disk::ServerDir::new(dir)?, plan, report)?;

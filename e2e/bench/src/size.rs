@@ -4,14 +4,14 @@ use programs::members::ELECTION_MESSAGES;
 use programs::server::{Program, Server, ServerPorts};
 use tokio::time::Instant;
 
-mod footprint;
+pub(crate) mod footprint;
 mod keys;
 mod load;
 
 use crate::disk::{self, ServerDir};
 use crate::report::{Report, Unit};
 use crate::updates;
-use keys::fill;
+pub(crate) use keys::{fill, put as put_of};
 use load::{UnaskedKeysLoad, read_from_files, written_to_disk};
 
 /// Keys of the large delete, if that many exist.

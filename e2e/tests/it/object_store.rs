@@ -30,9 +30,10 @@ pub(crate) const WRONG_CREDENTIALS: &str = "wrong-credentials";
 const TRUSTED: &str = "object-store-ca";
 const ACCESS_KEY: &str = "e2e";
 const SECRET_KEY: &str = "e2e-secret";
-/// The name of its log.
+const ROTATED_KEY: &str = "e2e-secret-2";
+/// Its name, which begins that of its log.
 const NAME: &str = "rclone";
-const PORT: u16 = 9443;
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -41,7 +42,10 @@ pub(crate) struct ObjectStore {
     directory: TempDir,
     program: PathBuf,
     authority: Authority,
+    /// Its port, once it has run: others run in the same network.
+    port: Option<u16>,
     process: Option<Child>,
+    secret_key: &'static str,
 }
 
 impl ObjectStore {
@@ -60,12 +64,20 @@ impl ObjectStore {
             directory,
             program: program.join(NAME),
             authority,
+            port: None,
             process: None,
+            secret_key: SECRET_KEY,
         }
     }
 
     /// Starts the process in the network of a cluster, and waits until it takes connections. For use inside of that network.
     pub(crate) async fn start(&mut self, home: &ClusterDir) {
+        let port = *self.port.get_or_insert_with(|| {
+            // below those that the kernel gives to connections
+            let free = |port: &u16| std::net::TcpListener::bind((NODE, *port)).is_ok();
+            let mut ports = std::iter::repeat_with(|| rand::random_range(PORTS));
+            ports.find(free).expect("there are many")
+        });
         let (nsenter, enter) = NetworkNamespace::of(home).enter(&self.program);
         let mut command = server::command(&Program {
             name: NAME,
@@ -73,22 +85,23 @@ impl ObjectStore {
         });
         let path = |inside: &str| self.directory.path().join(inside);
         command.args(enter).args(["serve", "s3"]).arg(path("objects"));
-        command.arg(format!("--addr={NODE}:{PORT}"));
-        command.arg(format!("--auth-key={ACCESS_KEY},{SECRET_KEY}"));
+        command.arg(format!("--addr={NODE}:{port}"));
+        command.arg(format!("--auth-key={ACCESS_KEY},{}", self.secret_key));
         command.arg("--cert").arg(path("tls.crt"));
         command.arg("--key").arg(path("tls.key"));
         // tests change files, too
         command.args(["--dir-cache-time=1s", "--config="]);
         command.arg("--cache-dir").arg(path("cache"));
-        let log = home.open_log(NAME).unwrap();
+        let log_name = format!("{NAME}-{port}");
+        let log = home.open_log(&log_name).unwrap();
         command
             .stdin(Stdio::null())
             .stderr(log.try_clone().unwrap())
             .stdout(log);
         let process = self.process.insert(server::spawn(command).unwrap());
         let deadline = Instant::now() + START_TIMEOUT;
-        while let Err(error) = TcpStream::connect((NODE, PORT)).await {
-            let log = tail(&home.log(NAME));
+        while let Err(error) = TcpStream::connect((NODE, port)).await {
+            let log = tail(&home.log(&log_name));
             assert_eq!(process.try_wait().unwrap(), None, "rclone ended:\n{log}");
             assert!(Instant::now() < deadline, "rclone does not serve: {error}\n{log}");
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -101,6 +114,12 @@ impl ObjectStore {
             process.kill().unwrap();
             process.wait().unwrap();
         }
+    }
+
+    /// Has it take other credentials from its next start on. Returns the Secret with them, which `named` has with the former ones.
+    pub(crate) fn rotate_credentials(&mut self) -> Value {
+        self.secret_key = ROTATED_KEY;
+        Self::credentials(CREDENTIALS, ROTATED_KEY)
     }
 
     /// The directory with the objects below a prefix.
@@ -120,10 +139,11 @@ impl ObjectStore {
 
     /// The same with the credentials in this Secret.
     pub(crate) fn destination_with(&self, prefix: &str, credentials: &str) -> Value {
+        let port = self.port.expect("the store has run");
         json!({"s3": {
             "bucket": BUCKET,
             "prefix": prefix,
-            "endpoint": format!("https://{NODE}:{PORT}"),
+            "endpoint": format!("https://{NODE}:{port}"),
             "credentialsSecretRef": {"name": credentials},
             "caBundleRef": {"kind": "ConfigMap", "name": TRUSTED},
         }})
@@ -143,8 +163,8 @@ impl ObjectStore {
     }
 
     /// A Secret with the store's credentials, under a name.
-    pub(crate) fn right_credentials(name: &str) -> Value {
-        Self::credentials(name, SECRET_KEY)
+    pub(crate) fn right_credentials(&self, name: &str) -> Value {
+        Self::credentials(name, self.secret_key)
     }
 
     fn credentials(name: &str, secret: &str) -> Value {

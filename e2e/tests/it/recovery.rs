@@ -81,7 +81,7 @@ impl Site {
             object
         });
         this.write("0-objects.yaml", [namespace].into_iter().chain(secrets));
-        this.write("1-cluster.yaml", [this.cluster(store)]);
+        this.write("1-cluster.yaml", [this.cluster(store, TENANT)]);
         let tenant = Tenant {
             name: TENANT,
             namespace: NAMESPACE,
@@ -96,7 +96,8 @@ impl Site {
         this
     }
 
-    fn cluster(&self, store: &ObjectStore) -> Value {
+    /// The resource, with an archive below a prefix.
+    fn cluster(&self, store: &ObjectStore, prefix: &str) -> Value {
         json!({
             "apiVersion": "kubebrain.io/v1alpha1", "kind": "KubeBrainCluster",
             "metadata": {"name": TENANT, "namespace": NAMESPACE},
@@ -104,14 +105,14 @@ impl Site {
                 "version": env!("CARGO_PKG_VERSION"), "replicas": 1,
                 "storage": {"type": "Embedded", "embedded": {"size": "1Gi"}},
                 "podDisruptionBudget": {"enabled": false},
-                "backup": {"destination": store.destination(TENANT), "archive": {"interval": "1s"}},
+                "backup": {"destination": store.destination(prefix), "archive": {"interval": "1s"}},
             },
         })
     }
 
     /// Says in the manifest that the cluster begins with the end of its archive.
     fn restore(&self, store: &ObjectStore) {
-        let mut cluster = self.cluster(store);
+        let mut cluster = self.cluster(store, "again");
         cluster["spec"]["bootstrap"] = json!({"fromBackup": {
             "destination": store.destination(TENANT), "end": true, "bumpRevision": 1_000_000, "markCompacted": true,
         }});
@@ -297,7 +298,7 @@ fn lost_control_plane_is_made_again_of_manifests_and_the_object_store() {
         age.as_millis(),
     ));
 
-    // it goes on, at revisions that no client has seen, and is archived again
+    // it continues, at revisions that no client has seen, and is archived again
     demo::use_tenant(&tenant, &progress).unwrap();
     let newest = objects(&tenant).values().map(revision_of).max().unwrap();
     assert!(newest > 1_000_000, "{newest}");

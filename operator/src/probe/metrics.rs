@@ -26,14 +26,14 @@ const MAX_REASON_BYTES: usize = 512;
 /// Maximum size of the head of an answer, in bytes; the smallest buffer that hyper supports.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
 
-/// Asks the archive at the IP address `address`, also for the reason if its destination fails.
+/// Asks the archive at the IP address `address`, also for the reason if something is not stored.
 ///
 /// # Errors
 /// The reason why it did not answer, in words for the status.
 pub(crate) async fn ask_archive(address: &str) -> Result<ArchiveState, String> {
     let text = metrics(address).await?;
     let figures = ArchiveFigures::parse(&text).ok_or("its metrics are not those of an archive")?;
-    if !figures.is_failing {
+    if !figures.is_failing && !figures.lacks_backup {
         return Ok(ArchiveState::Answered(figures));
     }
     let (status, reason) = ask(address, "/readyz").await?;

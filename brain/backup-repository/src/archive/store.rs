@@ -49,6 +49,13 @@ impl ClusterArchive {
         let names: Vec<_> = self.segments.iter().map(|segment| segment.name).collect();
         spans(&names)
     }
+
+    /// Returns the bytes of the objects of these segments.
+    #[must_use]
+    pub fn bytes_of(&self, names: &[SegmentName]) -> u64 {
+        let found = self.segments.iter().filter(|segment| names.contains(&segment.name));
+        found.map(|segment| segment.bytes).sum()
+    }
 }
 
 /// How far an archive is: written while nothing happens, and by a process that begins to write.

@@ -47,7 +47,12 @@ fn backup_takes_a_destination_and_an_action() {
     for (line, choice) in [("", &latest), ("latest", &latest), (NAME, &named)] {
         let line = format!("backup verify {line} --destination file:///d --encryption-key-file k,l");
         let (_, found) = command(&line);
-        assert_eq!(found.action, BackupAction::Verify(choice.clone()), "{line}");
+        let verify = |restores| BackupAction::Verify {
+            backup: choice.clone(),
+            restores,
+        };
+        assert_eq!(found.action, verify(false), "{line}");
+        assert_eq!(command(&format!("{line} --restore")).1.action, verify(true), "{line}");
         assert_eq!(found.key_files.len(), 2);
     }
 

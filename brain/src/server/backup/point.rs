@@ -20,6 +20,8 @@ pub(in crate::server) struct ArchivedChanges {
     keys: Vec<EncryptionKey>,
     cluster: String,
     segments: Vec<SegmentName>,
+    /// Bytes of their objects.
+    bytes: u64,
     /// The revision of the backup.
     base: Revision,
     /// The revision to reach.
@@ -64,6 +66,7 @@ pub(super) async fn choose(
         repository: repository.clone(),
         keys: keys.clone(),
         cluster: base.cluster_id.clone(),
+        bytes: archive.bytes_of(&segments),
         segments,
         base: base.revision,
         goal,
@@ -126,10 +129,26 @@ impl ArchivedChanges {
             repository: repository.clone(),
             keys: keys.to_vec(),
             cluster: cluster.clone(),
+            bytes: archive.bytes_of(&segments),
             segments,
             base,
             goal,
         })
+    }
+
+    /// Returns true if the archive has nothing after the backup.
+    pub(super) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Returns the revision of the backup with all the changes.
+    pub(super) fn goal(&self) -> Revision {
+        self.goal
+    }
+
+    /// Returns the bytes of the segments, as they are stored.
+    pub(super) fn stored_bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Reads all segments; returns a line about them if there are any.

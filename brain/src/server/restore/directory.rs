@@ -70,9 +70,10 @@ pub(super) async fn restore_into(
     };
     let filled = tokio::select! {
     biased;
-    () = life.leave.cancelled() => {
-    bail!("interrupted: the restore is incomplete; the same command continues it");
-    }
+    () = life.leave.cancelled() => match source.is_temporary {
+        true => bail!("interrupted"),
+        false => bail!("interrupted: the restore is incomplete; the same command continues it"),
+    },
     filled = Box::pin(fill) => filled,
     };
     match filled {
@@ -91,6 +92,7 @@ pub(super) async fn restore_into(
             abandon(target);
             Err(error)
         }
+        Err(error) if source.is_temporary => Err(error),
         Err(error) => Err(error.context("the restore is incomplete: the same command continues it")),
     }
 }

@@ -19,10 +19,13 @@ pub struct ArchiveMetrics {
     stored_until: Mutex<i64>,
     lag: IntGauge,
     failing: IntGauge,
-    /// Why changes, and the backup that they are added to, are not stored.
-    failures_now: Mutex<[Option<String>; 2]>,
-    /// The reason that was given last, and when.
-    told: Mutex<Option<(Instant, String)>>,
+    backup_failing: IntGauge,
+    /// Why changes are not stored.
+    store_failure: Mutex<Option<String>>,
+    /// Why the backup is not made that the archive begins with.
+    backup_failure: Mutex<Option<String>>,
+    /// The reason that was returned last, and when it was new.
+    shown: Mutex<Option<(Instant, String)>>,
     /// The last revision that is stored.
     pub last_revision: IntGauge,
     /// Revisions that were lost to the archive, counted by occasion.
@@ -56,10 +59,15 @@ impl ArchiveMetrics {
             ),
             failing: r.gauge(
                 "kubebrain_archive_failing",
-                "1 while the destination fails, as of the last attempt to store something; /readyz says why.",
+                "1 while requests to the destination fail, or changes cannot be stored; /readyz says why.",
             ),
-            failures_now: Mutex::default(),
-            told: Mutex::default(),
+            backup_failing: r.gauge(
+                "kubebrain_archive_backup_failing",
+                "1 while the backup cannot be made that the archive begins with; /readyz says why.",
+            ),
+            store_failure: Mutex::default(),
+            backup_failure: Mutex::default(),
+            shown: Mutex::default(),
             last_revision: r.gauge(
                 "kubebrain_archive_last_revision",
                 "The last revision that is stored in the archive.",
@@ -87,29 +95,29 @@ impl ArchiveMetrics {
 
     /// Sets why changes are not stored; `None` once they are.
     pub fn set_store_failure(&self, failure: Option<String>) {
-        self.set_failure(0, failure);
+        *self.store_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 
     /// Sets why the backup is not made that the archive begins with; `None` once it is.
     pub fn set_backup_failure(&self, failure: Option<String>) {
-        self.set_failure(1, failure);
+        *self.backup_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 
-    fn set_failure(&self, index: usize, failure: Option<String>) {
-        let mut failures = self.failures_now.lock().unwrap_or_else(PoisonError::into_inner);
-        failures[index] = failure;
-    }
-
-    /// Returns why something is not stored, given the failure of the last request to the destination. Each attempt has another text, so a
-    /// text is given for a minute.
-    pub fn failing(&self, last_request: Option<String>) -> Option<String> {
-        let failures = self.failures_now.lock().unwrap_or_else(PoisonError::into_inner);
-        let failure = failures.iter().flatten().next().cloned().or(last_request);
-        self.failing.set(failure.is_some().into());
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = told.take().filter(|(at, _)| at.elapsed() < TEXT_LIFETIME);
-        *told = failure.map(|text| kept.unwrap_or_else(|| (Instant::now(), text)));
-        told.as_ref().map(|(_, text)| text.clone())
+    /// Returns why something is not stored, given the failure of requests to the destination. Each attempt has another text, so a text is
+    /// returned for a minute.
+    pub fn failing(&self, of_requests: Option<String>) -> Option<String> {
+        let get = |failure: &Mutex<Option<String>>| failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let of_store = get(&self.store_failure).or(of_requests);
+        let of_backup = get(&self.backup_failure);
+        let is_same = self.failing.get() == i64::from(of_store.is_some());
+        self.failing.set(of_store.is_some().into());
+        self.backup_failing.set(of_backup.is_some().into());
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = shown.take().filter(|(at, _)| is_same && at.elapsed() < TEXT_LIFETIME);
+        *shown = of_store
+            .or(of_backup)
+            .map(|text| kept.unwrap_or_else(|| (Instant::now(), text)));
+        shown.as_ref().map(|(_, text)| text.clone())
     }
 
     /// Renders all of them in the text format of Prometheus. Fails if the encoder does.
@@ -133,27 +141,33 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn failure_is_told_until_something_is_stored_and_its_text_for_a_minute() {
+    async fn failure_is_returned_until_something_is_stored_and_its_text_for_a_minute() {
         let metrics = ArchiveMetrics::default();
-        let told = |text: &str| Some(text.to_owned());
+        let text = |text: &str| Some(text.to_owned());
+        let gauges = || {
+            let page = String::from_utf8(metrics.render().unwrap()).unwrap();
+            let is_set = |name: &str| page.contains(&format!("\n{name} 1\n"));
+            (
+                is_set("kubebrain_archive_failing"),
+                is_set("kubebrain_archive_backup_failing"),
+            )
+        };
         assert_eq!(metrics.failing(None), None);
-        assert_eq!(metrics.failing(told("refused in 1 s")), told("refused in 1 s"));
-        metrics.set_backup_failure(told("no backup"));
-        metrics.set_store_failure(told("no segment"));
+        assert_eq!(metrics.failing(text("refused in 1 s")), text("refused in 1 s"));
+        metrics.set_store_failure(text("no segment"));
         tokio::time::advance(Duration::from_secs(59)).await;
-        assert_eq!(metrics.failing(None), told("refused in 1 s"));
+        assert_eq!(metrics.failing(None), text("refused in 1 s"));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(metrics.failing(None), told("no segment"));
-        let page = || String::from_utf8(metrics.render().unwrap()).unwrap();
-        assert!(page().contains("kubebrain_archive_failing 1\n"));
+        assert_eq!(metrics.failing(None), text("no segment"));
+        assert_eq!(gauges(), (true, false));
+        // One failure is not described by the text of another one.
+        metrics.set_backup_failure(text("no backup"));
         metrics.set_store_failure(None);
-        tokio::time::advance(TEXT_LIFETIME).await;
-        assert_eq!(metrics.failing(None), told("no backup"));
+        assert_eq!(metrics.failing(None), text("no backup"));
+        assert_eq!(gauges(), (false, true));
         metrics.set_backup_failure(None);
         assert_eq!(metrics.failing(None), None);
-        assert!(page().contains("kubebrain_archive_failing 0\n"));
-        // Another failure is not told in the words of an earlier one.
-        assert_eq!(metrics.failing(told("denied")), told("denied"));
+        assert_eq!(gauges(), (false, false));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(super) async fn index_bytes(address: &str) -> anyhow::Result<Option<f64>> {
 }
 
 /// Resets the kernel's record of a server's peak memory, and returns its current memory.
-pub(super) fn forget_peak(server: &Server) -> anyhow::Result<u64> {
+pub(crate) fn forget_peak(server: &Server) -> anyhow::Result<u64> {
     std::fs::write(format!("/proc/{}/clear_refs", server.pid()), "5").context("forget the peak of memory")?;
     Ok(server.usage()?.rss)
 }

@@ -21,7 +21,7 @@ pub(super) fn key(n: u64) -> Vec<u8> {
     format!("/registry/pods/namespace-{:04}/pod-{n:010}", n % 1_000).into_bytes()
 }
 
-pub(super) fn put(n: u64) -> pb::PutRequest {
+pub(crate) fn put(n: u64) -> pb::PutRequest {
     // not a constant, which a store could compress away
     let mut state = n.wrapping_mul(KEY_STEP) | 1;
     let value = (0..VALUE_BYTES / 8).flat_map(|_| {
@@ -42,7 +42,7 @@ pub(super) async fn client(server: &Server) -> anyhow::Result<KvClient<Channel>>
 }
 
 /// Puts all keys, in another order than theirs.
-pub(super) async fn fill(server: &Server, keys: u64) -> anyhow::Result<()> {
+pub(crate) async fn fill(server: &Server, keys: u64) -> anyhow::Result<()> {
     let kv = client(server).await?;
     let fillers = (0..FILL_TXNS_IN_FLIGHT).map(|filler| {
         let mut kv = kv.clone();

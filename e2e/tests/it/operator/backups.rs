@@ -45,7 +45,7 @@ pub(super) fn is(backup: &KubeBrainBackup, type_: &str, reason: &str) -> bool {
 }
 
 /// Runs `kubebrain backup` on a directory, and returns what it prints.
-fn program(directory: &Path, args: &[&str]) -> String {
+pub(super) fn program(directory: &Path, args: &[&str]) -> String {
     let destination = format!("--destination=file://{}", directory.display());
     let output = std::process::Command::new(Program::kubebrain().unwrap().path)
         .arg("backup")
@@ -113,6 +113,18 @@ async fn damage_is_found_later(kit: &Kit, directory: &Path, name: &str) {
     };
     let good = ask("1").await;
     assert_eq!((good.status.as_str(), good.reason.as_str()), ("True", "Verified"));
+    let job = kit.api::<Job>().get("first-backup-verify").await.unwrap();
+    let args = job
+        .spec
+        .unwrap()
+        .template
+        .spec
+        .unwrap()
+        .containers
+        .remove(0)
+        .args
+        .unwrap();
+    assert!(args.contains(&"--restore".to_owned()), "{args:?}");
     let parts = fs::read_dir(directory.join("parts").join(name)).unwrap();
     let part = parts.map(|part| part.unwrap().path()).next().unwrap();
     let whole = fs::read(&part).unwrap();
@@ -135,7 +147,7 @@ fn backup_is_made_of_a_live_cluster_restored_and_deleted_with_its_resource() {
     kit::run("backups", async |kit| {
         kit.try_apply(&claim("backups")).await.unwrap();
         // it waits for the key, and for the cluster
-        let spec = json!({"encryption": {"keySecretRef": {"name": "key"}}, "verify": true, "deletionPolicy": "Delete"});
+        let spec = json!({"encryption": {"keySecretRef": {"name": "key"}}, "verify": true, "verificationMode": "Restore", "deletionPolicy": "Delete"});
         kit.try_apply(&backup("first", &spec)).await.unwrap();
         kit.until::<KubeBrainBackup>("first", "waiting", STATE_TIMEOUT, |it| {
             is(it, "Reconciling", "WaitingForCluster")

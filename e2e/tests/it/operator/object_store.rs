@@ -1,25 +1,34 @@
 //! Backups and the archive of a cluster in an object store that is reached over TLS with credentials from a Secret, while it fails.
 
 use std::fs;
+use std::time::Duration;
 
 use crds::KubeBrainBackup;
 use e2e_cluster::namespace::NODE;
-use kube::ResourceExt as _;
-use kube::api::DeleteParams;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::backups::{archived, is, revision};
-use super::brains::embedded;
+use super::backups::{archived, is, program, revision};
+use super::brains::{embedded, on_tikv};
 use super::kit::{self, Kit, STATE_TIMEOUT};
 use super::load::Load;
-use super::pods::Watched;
+use super::pods::{self, Watched};
+use super::processes::kill_operator;
+use super::tikv::Tikv;
 use crate::object_store::{ObjectStore, WRONG_CREDENTIALS};
 
 /// The prefix of all objects of the test.
 const PREFIX: &str = "of/a";
 /// For a condition to name the failure of a destination.
-const NAMED_WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
+const NAMED_WITHIN: Duration = Duration::from_secs(60);
+/// The number of kills, if it is not the default: each of the four once.
+const ROUNDS_VARIABLE: &str = "KUBEBRAIN_ARCHIVE_ROUNDS";
+const ROUNDS: usize = 4;
+/// The pods of the archive.
+const ARCHIVE_PODS: &str = "kubebrain.io/archive=a";
 
 fn backup(name: &str, destination: &Value) -> Value {
     json!({
@@ -48,6 +57,27 @@ async fn complete(kit: &Kit, name: &str) -> String {
     status.backup_name.unwrap()
 }
 
+/// A cluster that is to begin with a damaged backup says which object is damaged.
+async fn damaged_part_is_refused(kit: &Kit, store: &ObjectStore, backup: &str) {
+    let part = fs::read_dir(store.objects(PREFIX).join("parts").join(backup)).unwrap();
+    let part = part.map(|part| part.unwrap().path()).next().unwrap();
+    let mut content = fs::read(&part).unwrap();
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
+    fs::write(&part, content).unwrap();
+    let mut spec = embedded();
+    spec["bootstrap"] = json!({"fromBackup": {"destination": store.destination(PREFIX), "name": backup}});
+    let damaged = kit.brains("c", spec).await;
+    let failed = damaged
+        .until_condition("Bootstrapped", "False", &["BootstrapFailed"])
+        .await;
+    assert!(
+        failed.message.contains(backup) && failed.message.contains("damaged"),
+        "{}",
+        failed.message
+    );
+}
+
 #[test]
 fn object_store_that_fails_is_named_and_nothing_is_lost() {
     kit::run_troubled("objects", async |kit| {
@@ -74,7 +104,7 @@ fn object_store_that_fails_is_named_and_nothing_is_lost() {
         let wrong = store.destination_with(PREFIX, WRONG_CREDENTIALS);
         kit.try_apply(&backup("second", &wrong)).await.unwrap();
         fails_with(&kit, "second", "403").await;
-        kit.try_apply(&ObjectStore::right_credentials(WRONG_CREDENTIALS))
+        kit.try_apply(&store.right_credentials(WRONG_CREDENTIALS))
             .await
             .unwrap();
         let second = complete(&kit, "second").await;
@@ -104,10 +134,22 @@ fn object_store_that_fails_is_named_and_nothing_is_lost() {
         archived(&brains, last).await;
         brains.until_condition("Archiving", "True", &["Archiving"]).await;
 
+        // other credentials: the archive takes them without a request
+        let rotated = store.rotate_credentials();
+        store.kill();
+        store.start(&home).await;
+        brains
+            .until_condition("Archiving", "False", &["DestinationFailed", "NotRunning"])
+            .await;
+        for secret in [rotated, store.right_credentials(WRONG_CREDENTIALS)] {
+            kit.try_apply(&secret).await.unwrap();
+        }
+        brains.until_condition("Archiving", "True", &["Archiving"]).await;
+
         // all of it is in the store: another cluster begins with it
         let mut spec = embedded();
         spec["bootstrap"] = json!({"fromBackup": {"destination": store.destination(PREFIX), "end": true}});
-        let other = kit.brains("b", spec.clone()).await;
+        let other = kit.brains("b", spec).await;
         other.until_ready().await;
         let restored = other.until_condition("Bootstrapped", "True", &["Restored"]).await;
         assert_eq!(
@@ -117,24 +159,7 @@ fn object_store_that_fails_is_named_and_nothing_is_lost() {
             restored.message
         );
 
-        // a damaged part is refused by its name, and nothing else is touched
-        let part = fs::read_dir(store.objects(PREFIX).join("parts").join(&second)).unwrap();
-        let part = part.map(|part| part.unwrap().path()).next().unwrap();
-        let whole = fs::read(&part).unwrap();
-        let mut flipped = whole.clone();
-        flipped[whole.len() / 2] ^= 1;
-        fs::write(&part, flipped).unwrap();
-        spec["bootstrap"] = json!({"fromBackup": {"destination": store.destination(PREFIX), "name": second}});
-        let damaged = kit.brains("c", spec).await;
-        let failed = damaged
-            .until_condition("Bootstrapped", "False", &["BootstrapFailed"])
-            .await;
-        assert!(
-            failed.message.contains(&second) && failed.message.contains("damaged"),
-            "{}",
-            failed.message
-        );
-
+        damaged_part_is_refused(&kit, &store, &second).await;
         for name in ["first", "second"] {
             kit.api::<KubeBrainBackup>()
                 .delete(name, &DeleteParams::default())
@@ -151,5 +176,90 @@ fn object_store_that_fails_is_named_and_nothing_is_lost() {
                 .all(|file| !file.contains(&first) && !file.contains(&second)),
             "{left:?}"
         );
+    });
+}
+
+/// Waits until the pod of the archive says that everything up to a revision is stored.
+async fn stored(kit: &Kit, revision: i64) {
+    kit.eventually(&format!("stored up to {revision}"), async || {
+        let found = kit.api::<Pod>().list(&ListParams::default().labels(ARCHIVE_PODS)).await;
+        let found = found.map_err(|error| error.to_string())?;
+        let address = found.items.iter().find_map(pods::address).ok_or("no pod")?;
+        let page = programs::probe::command(&format!("{address}:2381"), "GET", "/metrics", "").await;
+        let page = page.map_err(|error| format!("{error:#}"))?;
+        let mut lines = page.lines();
+        let last = lines.find_map(|line| line.strip_prefix("kubebrain_archive_last_revision "));
+        match last.map(str::parse::<i64>) {
+            Some(Ok(last)) if last >= revision => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
+#[test]
+fn kills_of_leader_archive_operator_and_object_store_leave_no_gap() {
+    let rounds = std::env::var(ROUNDS_VARIABLE).map_or(ROUNDS, |rounds| rounds.parse().unwrap());
+    kit::run_troubled("archive-kills", async |kit| {
+        let home = kit.harness().cluster.home().clone();
+        let mut store = ObjectStore::create(&kit.harness().progress);
+        store.start(&home).await;
+        for object in store.named() {
+            kit.try_apply(&object).await.unwrap();
+        }
+        let tikv = Tikv::start(&kit).await;
+        let mut spec = on_tikv(&tikv.pd, 2);
+        spec["backup"] = json!({"destination": store.destination(PREFIX), "archive": {"interval": "1s"}});
+        let brains = kit.brains("a", spec).await;
+        brains.until_ready().await;
+        brains.until_condition("Archiving", "True", &["Archiving"]).await;
+        let watched = Watched::start(&brains).await;
+        let load = Load::start(&brains, 2, &watched, None).await;
+        let kill = DeleteParams::default().grace_period(0);
+        let temporary = TempDir::new().unwrap();
+        let mut longest = Duration::ZERO;
+        for round in 0..rounds {
+            load.acknowledge(50).await;
+            match round % 4 {
+                0 => drop(kit.api::<Pod>().delete(&brains.leader().await, &kill).await.unwrap()),
+                1 => {
+                    let pods = ListParams::default().labels(ARCHIVE_PODS);
+                    kit.api::<Pod>().delete_collection(&kill, &pods).await.unwrap();
+                }
+                2 => kill_operator(&kit).await,
+                _ => {
+                    store.kill();
+                    load.acknowledge(50).await;
+                    store.start(&home).await;
+                }
+            }
+            load.acknowledge(50).await;
+            let (last, began) = (revision(&brains).await, Instant::now());
+            stored(&kit, last).await;
+            longest = longest.max(began.elapsed());
+            // a restore refuses a gap, and compares all of it
+            let directory = temporary.path().join(round.to_string());
+            let into = format!("--data-dir={}", directory.display());
+            let said = program(&store.objects(PREFIX), &["restore", "--at-end", &into]);
+            let restored = said
+                .strip_prefix("restored revision ")
+                .and_then(|text| text.split_once(','));
+            let restored: i64 = restored.unwrap().0.parse().unwrap();
+            assert!(restored >= last, "round {round}: {restored} of {last}: {said}");
+            fs::remove_dir_all(directory).unwrap();
+        }
+        kit.say(format_args!(
+            "{rounds} kills; the archive had everything at most {} ms after the load went on",
+            longest.as_millis()
+        ));
+        let acknowledged = load.pause().await;
+        acknowledged.check().await;
+        stored(&kit, revision(&brains).await).await;
+        let mut spec = embedded();
+        spec["bootstrap"] = json!({"fromBackup": {"destination": store.destination(PREFIX), "end": true}});
+        let other = kit.brains("b", spec).await;
+        other.until_ready().await;
+        other.until_condition("Bootstrapped", "True", &["Restored"]).await;
+        assert_eq!(other.count_keys().await, brains.count_keys().await);
     });
 }

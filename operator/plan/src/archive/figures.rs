@@ -11,6 +11,8 @@ pub struct ArchiveFigures {
     pub gaps: i64,
     /// True while the destination fails.
     pub is_failing: bool,
+    /// True while the backup cannot be made that the archive begins with.
+    pub lacks_backup: bool,
 }
 
 impl ArchiveFigures {
@@ -22,6 +24,7 @@ impl ArchiveFigures {
             gaps: metric(text, "kubebrain_archive_gaps_total")?.max(0),
             // An image from before does not say.
             is_failing: metric(text, "kubebrain_archive_failing") == Some(1),
+            lacks_backup: metric(text, "kubebrain_archive_backup_failing") == Some(1),
         })
     }
 }

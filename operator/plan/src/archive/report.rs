@@ -26,7 +26,7 @@ pub struct ArchivePosition {
 pub enum ArchiveState {
     /// It answered.
     Answered(ArchiveFigures),
-    /// It answered that the destination fails, and why.
+    /// It answered that something is not stored, and why.
     Failing(ArchiveFigures, String),
     /// It is ready and did not answer, for this reason.
     Silent(String),
@@ -83,8 +83,15 @@ fn judge(
         || "nothing is stored yet".to_owned(),
         |position| format!("changes since {} are not stored", position.until),
     );
-    if let ArchiveState::Failing(_, why) = state {
-        return say(False, "DestinationFailed", format!("{since}: {why}"));
+    if let ArchiveState::Failing(figures, why) = state {
+        return match figures.is_failing {
+            true => say(False, "DestinationFailed", format!("{since}: {why}")),
+            false => say(
+                False,
+                "NoBackup",
+                format!("there is no backup that the archive begins with: {why}"),
+            ),
+        };
     }
     if keeps_up && has_gap {
         let message = "changes are archived, but some revisions were compacted before and cannot be restored: the log of the pod names them";

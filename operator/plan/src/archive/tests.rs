@@ -182,6 +182,7 @@ fn metrics_of_anything_but_an_archive_are_refused() {
         lag: Some(7),
         gaps: 1,
         is_failing: false,
+        lacks_backup: false,
     };
     assert_eq!(ArchiveFigures::parse(text), Some(figures));
     let failing = text.to_owned() + "kubebrain_archive_failing 1\n";
@@ -217,6 +218,7 @@ fn answered(revision: i64, lag: i64) -> ArchiveState {
         lag: (lag >= 0).then_some(lag),
         gaps: 0,
         is_failing: false,
+        lacks_backup: false,
     })
 }
 
@@ -263,9 +265,24 @@ fn condition_follows_the_lag_and_not_the_pod() {
         lag: Some(1),
         gaps: 1,
         is_failing: false,
+        lacks_backup: false,
     };
-    // A destination that fails is told before the archive is behind.
-    let failing = ArchiveState::Failing(gap, "no such bucket".to_owned());
+    // A destination that fails is said before the archive is behind.
+    let failing = |is_failing| {
+        let figures = ArchiveFigures {
+            is_failing,
+            lacks_backup: !is_failing,
+            ..gap
+        };
+        ArchiveState::Failing(figures, "no such bucket".to_owned())
+    };
+    check(failing(false), None, "False/NoBackup");
+    let message = observed(&failing(false), None, begin()).condition.message;
+    assert_eq!(
+        message,
+        "there is no backup that the archive begins with: no such bucket"
+    );
+    let failing = failing(true);
     check(failing.clone(), None, "False/DestinationFailed");
     let message = observed(&failing, None, begin()).condition.message;
     assert!(

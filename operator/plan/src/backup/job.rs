@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crds::KubeBrainBackup;
-use crds::backup::DEFAULT_BACKOFF_LIMIT;
 use crds::backup::status::BackupRuntime;
+use crds::backup::{DEFAULT_BACKOFF_LIMIT, VerificationMode};
 use crds::wishes::VERIFY;
 use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
@@ -50,6 +50,9 @@ pub fn verification_job(backup: &KubeBrainBackup, stored: &str, request: &str, r
     let mut pod = ProgramPod::new("verify", target, "kubebrain-backup", (BACKUP, &name));
     pod.decrypt(target);
     pod.args.push(stored.to_owned());
+    if backup.spec.verification_mode == VerificationMode::Restore {
+        pod.args.push("--restore".to_owned());
+    }
     let mut job = job(pod, verification_job_name(backup), (backup, runtime), limits(backup));
     let request = (VERIFY.to_owned(), request.to_owned());
     job.metadata.annotations = Some(BTreeMap::from([request]));

@@ -530,6 +530,7 @@ fn result_of_a_pod_is_bounded_and_only_that_of_a_success() {
 mod verifications {
     use super::*;
     use crate::backup::verification::{VerificationProgress, found_damage, is_for, requested, status_of};
+    use crds::backup::VerificationMode;
     use crds::backup::status::VerificationResult;
 
     fn complete(request: &str) -> KubeBrainBackup {
@@ -588,6 +589,10 @@ mod verifications {
             "b",
         ];
         assert_eq!(args(&job), expected);
+        let mut restored = backup;
+        restored.spec.verification_mode = VerificationMode::Restore;
+        let restoring = verification_job(&restored, "b", "1", &runtime(&cluster(json!({})), &settings()));
+        assert_eq!(args(&value(&restoring)), [&expected[..], &["--restore"]].concat());
         assert_eq!(job["spec"]["backoffLimit"], 1);
         assert_eq!(job["spec"]["activeDeadlineSeconds"], 7200);
         let rules = &job["spec"]["podFailurePolicy"]["rules"];

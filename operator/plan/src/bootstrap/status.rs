@@ -103,7 +103,7 @@ fn message(cluster: &KubeBrainCluster, progress: &BootstrapProgress) -> String {
             "the Job has ended well, but its pods are gone, and the result with them".to_owned()
         }
         BootstrapProgress::Complete(Some(result)) if result.is_foreign() => format!(
-            "nothing was restored, because there was the store {} already, which was not made for this cluster",
+            "nothing was restored, because there was the store {} already, which has another id than a store that is made for this cluster",
             result.cluster_id
         ),
         BootstrapProgress::Complete(Some(result)) => {

@@ -65,6 +65,7 @@ pub const REASONS: &[Reason] = &[
     reason("LeaseStoredHere", "as a blocker", "the brains store the API server that serves their Lease: use another lock, or another API server"),
     reason("MembersUnhealthy", "Ready, Degraded", "members are missing or not ready, and nothing is being changed"),
     reason("NamesNotCovered", "CertificatesReady, and as a blocker", "a given certificate does not have the names that it needs"),
+    reason("NoBackup", "Archiving", "the backup cannot be made that the archive begins with; the message says why. The archived changes can be restored once there is one"),
     reason("NoLeader", "Ready, Available", "no member leads"),
     reason("NoSpace", "Ready, Available, Degraded", "an alarm keeps the brains from writing"),
     reason("NotExpandable", "StorageReady", "the storage class of a volume does not let it grow"),
