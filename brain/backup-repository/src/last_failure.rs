@@ -16,26 +16,28 @@ pub struct LastFailure(Arc<Mutex<Option<Failure>>>);
 
 #[derive(Debug)]
 struct Failure {
-    since: Instant,
+    first: Instant,
+    last: Instant,
     text: String,
 }
 
 impl LastFailure {
-    /// Returns why requests have failed for 15 seconds or more; `None` if one has succeeded since.
+    /// Returns why requests failed again and again for 15 seconds or more; `None` if one has succeeded since.
     #[must_use]
     pub fn get(&self) -> Option<String> {
         let failure = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let failure = failure
             .as_ref()
-            .filter(|failure| failure.since.elapsed() >= MIN_DURATION);
+            .filter(|failure| failure.last - failure.first >= MIN_DURATION);
         failure.map(|failure| failure.text.clone())
     }
 
     pub(crate) fn failed(&self, text: &str) {
         let mut failure = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = failure.as_ref().map_or_else(Instant::now, |failure| failure.since);
+        let last = Instant::now();
+        let first = failure.as_ref().map_or(last, |failure| failure.first);
         let text = shortened(text);
-        *failure = Some(Failure { since, text });
+        *failure = Some(Failure { first, last, text });
     }
 
     pub(crate) fn ended(&self) {
@@ -63,12 +65,15 @@ mod tests {
         last.failed("refused");
         assert_eq!(last.get(), None);
         tokio::time::advance(MIN_DURATION).await;
+        assert_eq!(last.get(), None, "only one request failed");
         last.failed("reset\n  by peer");
         assert_eq!(last.get().as_deref(), Some("reset by peer"));
         last.ended();
         assert_eq!(last.get(), None);
-        last.failed(&"\u{e9}".repeat(MAX_TEXT_BYTES));
+        let long = "\u{e9}".repeat(MAX_TEXT_BYTES);
+        last.failed(&long);
         tokio::time::advance(MIN_DURATION).await;
+        last.failed(&long);
         assert_eq!(last.get().map(|text| text.len()), Some(MAX_TEXT_BYTES));
     }
 }

@@ -54,18 +54,6 @@ pub enum ObjectError {
 }
 
 impl ObjectError {
-    /// Returns true if the destination denies access: the credentials are wrong, or lack a right.
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
-        let ObjectError::Store { source, .. } = self else {
-            return false;
-        };
-        matches!(
-            source,
-            object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. }
-        )
-    }
-
     /// Tells what does not exist from a failure of the store. [`Repository::or_missing`] tells if that is the object or the bucket.
     fn or_missing(self) -> Self {
         match self {

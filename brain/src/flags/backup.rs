@@ -63,7 +63,7 @@ All parts are read into an unnamed file in $TMPDIR and compared with the manifes
 content is read. Then all segments of the archive that follow the backup are read. The exit code is 3 if any of this is damaged or missing.
 
 With --restore a store is made of all this in $TMPDIR, as by `kubebrain backup restore --at-end`, and compared: a file system is needed there with \
-space for four times the size of the snapshot, and twelve times that of the segments. The store is deleted in the end; a process that is killed leaves it in \
+space for four times the size of the snapshot, and twelve times that of the segments. The store is deleted in the end; a process that is killed or interrupted may leave it in \
 $TMPDIR/kubebrain-verify-*.";
 
 const PRUNE: &str = "\

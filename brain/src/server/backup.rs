@@ -311,7 +311,11 @@ async fn restore_backup(
         Storage::Tikv(_) => std::env::temp_dir(),
     };
     let request = RestoreRequest {
-        input: RestoreInput::Backup { reader, dir: &dir },
+        input: RestoreInput::Backup {
+            reader,
+            dir: &dir,
+            is_checked: false,
+        },
         changes,
         bump_revision,
         cluster_id: requested_cluster_id(attempts),
@@ -391,11 +395,21 @@ impl BackupReader {
     }
 
     async fn verify_snapshot(&self, spool: &Spool) -> anyhow::Result<String> {
-        let file = self.read(spool).await?;
+        let (_, keys) = self.read_checked(spool).await?;
         let Manifest {
             name, revision, parts, ..
         } = &self.manifest;
-        let checked = tokio::task::spawn_blocking(move || file.check()).await?;
+        let parts = parts.len();
+        Ok(format!(
+            "verified {name}: revision {revision}, {keys} keys, {parts} parts\n"
+        ))
+    }
+
+    /// Reads the snapshot into a temporary file, and all that is in it. Returns the number of its keys, too.
+    pub(super) async fn read_checked(&self, spool: &Spool) -> anyhow::Result<(SnapshotFile, u64)> {
+        let file = self.read(spool).await?;
+        let Manifest { name, revision, .. } = &self.manifest;
+        let (checked, file) = tokio::task::spawn_blocking(move || (file.check(), file)).await?;
         // Its bytes are those of the manifest, so it was made so.
         let damaged = |what: String| ObjectError::Damaged {
             object: format!("the snapshot of the backup {name}"),
@@ -405,10 +419,7 @@ impl BackupReader {
         if found != *revision {
             return Err(damaged(format!("it is of revision {found}, expected {revision}")).into());
         }
-        let (parts, keys) = (parts.len(), status.total_keys);
-        Ok(format!(
-            "verified {name}: revision {revision}, {keys} keys, {parts} parts\n"
-        ))
+        Ok((file, status.total_keys))
     }
 
     async fn export(&self, path: &Path) -> anyhow::Result<String> {

@@ -45,8 +45,13 @@ pub(super) struct RestoredStore {
 pub(super) enum RestoreInput<'a> {
     /// A file.
     File { path: &'a Path, skip_hash_check: bool },
-    /// A backup, which is read into a temporary file below a directory.
-    Backup { reader: &'a BackupReader, dir: &'a Path },
+    /// A backup, which is read into a temporary file below a directory. If it `is_checked`, all that is in the snapshot is read before the
+    /// restore, and compared with the manifest.
+    Backup {
+        reader: &'a BackupReader,
+        dir: &'a Path,
+        is_checked: bool,
+    },
 }
 
 impl RestoreInput<'_> {
@@ -54,12 +59,22 @@ impl RestoreInput<'_> {
     async fn open(&self, life: &Lifecycle) -> anyhow::Result<SnapshotFile> {
         match *self {
             RestoreInput::File { path, skip_hash_check } => open_snapshot(path, skip_hash_check, life).await,
-            RestoreInput::Backup { reader, dir } => {
+            RestoreInput::Backup {
+                reader,
+                dir,
+                is_checked,
+            } => {
                 let spool = Spool::new(dir);
+                let read = async {
+                    match is_checked {
+                        true => Ok(reader.read_checked(&spool).await?.0),
+                        false => reader.read(&spool).await,
+                    }
+                };
                 tokio::select! {
                 biased;
                 () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
-                file = Box::pin(reader.read(&spool)) => file,
+                file = Box::pin(read) => file,
                 }
             }
         }

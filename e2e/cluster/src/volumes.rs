@@ -11,7 +11,7 @@ use crate::kubelet::NODE_NAME;
 /// The default StorageClass.
 pub const STORAGE_CLASS: &str = "local";
 /// Number of claims of each access mode that a cluster can serve in its life: a released volume is not used again.
-pub const VOLUMES_PER_MODE: usize = 40;
+pub const VOLUMES_PER_MODE: usize = 50;
 /// A volume for one pod alone has no other mode beside.
 const ACCESS_MODES: [&str; 2] = ["ReadWriteOncePod", "ReadWriteOnce"];
 /// Stated size of each volume. It is not enforced.

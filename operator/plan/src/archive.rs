@@ -18,7 +18,7 @@ mod tests;
 pub use deployment::{deployment, is_applied, refused_pods};
 pub use figures::ArchiveFigures;
 pub(crate) use figures::metric;
-pub use report::{ArchivePosition, ArchiveReport, ArchiveState, observed, waiting};
+pub use report::{ArchivePosition, ArchiveReport, ArchiveState, has_failed, observed, waiting};
 pub use status::{CONDITION, ObservedArchive, condition, is_news, status};
 
 use crate::names::{self, ARCHIVE};

@@ -131,6 +131,7 @@ async fn advance(
         });
     }
     let state = ask(context, cluster, own).await?;
+    let before = (before, context.backups.has_failed(cluster));
     let report = archive::observed(&state, before, Timestamp::now());
     let keeps_up =
         report.condition.status == status::ConditionStatus::True && matches!(state, ArchiveState::Answered(_));

@@ -8,7 +8,7 @@ use crds::cluster::status::LastBackup;
 use crds::{KubeBrainBackup, KubeBrainCluster};
 use kube::ResourceExt as _;
 use kube::runtime::reflector::{ObjectRef, Store};
-use plan::archive::{ArchivePosition, ObservedArchive, concerns, is_news};
+use plan::archive::{ArchivePosition, CONDITION, ObservedArchive, concerns, has_failed, is_news};
 use plan::backup::completed;
 use plan::last_apply::UnchangedApply;
 use tokio::time::Instant;
@@ -167,6 +167,19 @@ impl BackupReports {
             ObservedArchive::Reported(report) => report.position,
             ObservedArchive::Unknown => ArchivePosition::of(cluster),
             ObservedArchive::Absent => None,
+        }
+    }
+
+    /// Returns true if the archive of a cluster had failed as of the last pass, or as the status says.
+    pub(crate) fn has_failed(&self, cluster: &KubeBrainCluster) -> bool {
+        match self.archive(cluster) {
+            ObservedArchive::Reported(report) => has_failed(&report.condition.reason),
+            ObservedArchive::Unknown => {
+                let conditions = cluster.status.as_ref().and_then(|status| status.conditions.as_ref());
+                let mut conditions = conditions.into_iter().flatten();
+                conditions.any(|condition| condition.type_ == CONDITION && has_failed(&condition.reason))
+            }
+            ObservedArchive::Absent => false,
         }
     }
 

@@ -58,7 +58,9 @@ impl Replay {
         let (reached, base) = (importer.revision(), options.base);
         ensure!(
             reached >= base,
-            "the store is at revision {reached}, and the backup at {base}: it is not restored yet"
+            UnfitSnapshot(format!(
+                "the store is at revision {reached}, and the backup at {base}: it is not restored yet"
+            ))
         );
         Ok(Self {
             importer: importer.checking_versions(),
@@ -130,7 +132,7 @@ impl Replay {
         let given = self.given;
         ensure!(
             given == goal,
-            "the changes that were given end at revision {given}, not at {goal}"
+            UnfitSnapshot(format!("the changes end at revision {given}, not at {goal}"))
         );
         let revision = bumped(goal, bump_revision)?;
         if goal > base && self.importer.revision() <= goal {

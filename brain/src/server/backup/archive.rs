@@ -20,7 +20,7 @@ use backup::archive::{Feed, FeedItem};
 use backup::import::{Source, SourceCompacted, SourceOptions};
 use backup::snapshot::Spool;
 use backup_repository::archive::{ArchiveWriter, TakenOver};
-use backup_repository::{CreateOptions, EncryptionKey, ObjectError, Repository, shortened};
+use backup_repository::{CreateOptions, EncryptionKey, Repository, shortened};
 use etcd_types::types::Revision;
 use net::http::page;
 use telemetry::metrics::{ArchiveMetrics, Metrics};
@@ -33,9 +33,6 @@ const WAITING_ITEMS: usize = 16;
 
 /// The pause after a failure of the destination.
 const FAILURE_PAUSE: Duration = Duration::from_secs(10);
-
-/// The number of attempts in a row after which a denial ends the process.
-const MAX_DENIALS: u32 = 4;
 
 /// The pause after a backup could not be made.
 const BACKUP_PAUSE: Duration = Duration::from_secs(30);
@@ -100,6 +97,16 @@ async fn archive(
     let cluster = format!("{:x}", source.cluster_id());
     let stored = repository.archive(&cluster).await?;
     let newest = stored.spans().pop();
+    if let Some(span) = &newest {
+        // Before another process is ended that archives the same cluster.
+        let revision = source.revision().await?;
+        ensure!(
+            revision >= span.last,
+            "the store is at revision {revision}, and the archive has revision {} of a store with the same cluster id, {cluster}: the \
+             store was restored from a copy, or its data was replaced; choose another destination",
+            span.last
+        );
+    }
     let writer = ArchiveWriter::resume(repository, &stored, newest.as_ref(), options.key.clone()).await?;
     let mut archive = Archive {
         repository,
@@ -108,15 +115,7 @@ async fn archive(
         cluster,
         writer,
         begin: newest.as_ref().map(|span| span.first - 1),
-        denials: 0,
     };
-    let (last, revision) = (archive.writer.last(), source.revision().await?);
-    ensure!(
-        revision >= last,
-        "the store is at revision {revision}, and the archive has revision {last} of a store with the same cluster id, {}: \
-         the store was restored from a copy, or its data was replaced; choose another destination",
-        archive.cluster
-    );
     if newest.is_none() {
         archive.begin_anew(&mut source).await?;
     }
@@ -188,8 +187,6 @@ struct Archive<'a> {
     writer: ArchiveWriter,
     /// The revision before the first one of the newest span: a backup must be of this one or of a later one. `None` while there is no span.
     begin: Option<Revision>,
-    /// Attempts in a row that the destination has denied.
-    denials: u32,
 }
 
 impl Archive<'_> {
@@ -333,11 +330,10 @@ impl Archive<'_> {
                     }
                     break;
                 }
-                Err(failure) if failure.is::<TakenOver>() || self.is_denied(&failure) => return Err(failure),
+                Err(failure) if failure.is::<TakenOver>() => return Err(failure),
                 Err(failure) => self.pause(&failure).await,
             }
         }
-        self.denials = 0;
         self.observe();
         Ok(())
     }
@@ -345,25 +341,16 @@ impl Archive<'_> {
     /// Stores the time up to which nothing has happened.
     async fn store_time(&mut self) -> anyhow::Result<()> {
         match self.writer.store_time().await {
-            Err(failure) if failure.is::<TakenOver>() || self.is_denied(&failure) => Err(failure),
+            Err(failure) if failure.is::<TakenOver>() => Err(failure),
             Err(failure) => {
                 self.pause(&failure).await;
                 Ok(())
             }
             Ok(()) => {
-                self.denials = 0;
                 self.metrics.set_store_failure(None);
                 Ok(())
             }
         }
-    }
-
-    /// Returns true if the destination has denied access several times. Credentials are read when the process starts, so it ends, and the next
-    /// one may have others.
-    fn is_denied(&mut self, failure: &anyhow::Error) -> bool {
-        let is_denial = failure.downcast_ref().is_some_and(ObjectError::is_denied);
-        self.denials = if is_denial { self.denials + 1 } else { 0 };
-        self.denials >= MAX_DENIALS
     }
 
     async fn pause(&self, failure: &anyhow::Error) {

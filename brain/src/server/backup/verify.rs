@@ -33,11 +33,17 @@ pub(super) async fn by_restore(config: &Config, reader: &BackupReader, life: &mu
     let directory = tempfile::Builder::new().prefix("kubebrain-verify-").tempdir();
     let directory = directory.context("create a directory in $TMPDIR")?;
     let archived = changes.stored_bytes().saturating_mul(ARCHIVE_SPACE_FACTOR);
-    check_space(directory.path(), snapshot.bytes.saturating_add(archived))?;
+    // The directory also holds the snapshot itself.
+    let file = snapshot.bytes.div_ceil(3);
+    check_space(
+        directory.path(),
+        snapshot.bytes.saturating_add(file).saturating_add(archived),
+    )?;
     let request = RestoreRequest {
         input: RestoreInput::Backup {
             reader,
             dir: directory.path(),
+            is_checked: true,
         },
         changes: (!changes.is_empty()).then_some(&changes),
         bump_revision: 0,

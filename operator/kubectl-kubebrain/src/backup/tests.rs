@@ -75,7 +75,7 @@ async fn backup_goes_where_the_cluster_is_archived() {
     let made = created(&api);
     assert_eq!(made["metadata"]["labels"], json!({"kubebrain.io/manual": "true"}));
     let spec = json!({
-        "clusterName": "dev", "verify": false, "deletionPolicy": "Keep",
+        "clusterName": "dev", "verify": false, "verificationMode": "Read", "deletionPolicy": "Keep",
         "destination": {"persistentVolumeClaim": {"claimName": "backups", "path": "dev"}},
         "encryption": {"keySecretRef": {"name": "key", "key": "key"}},
         "pod": {"nodeSelector": {"disk": "fast"}},

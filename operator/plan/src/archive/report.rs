@@ -9,6 +9,12 @@ use crate::status::{ConditionStatus, ConditionUpdate, whole_seconds};
 /// An archive is behind if what is older than this is not stored. The alert `KubeBrainArchiveBehind` has the same limit.
 const MAX_LAG_SECONDS: i64 = 120;
 
+/// Reasons of the condition while changes cannot be stored, as far as it is known.
+const DESTINATION_FAILED: &str = "DestinationFailed";
+const NO_BACKUP: &str = "NoBackup";
+const NOT_RUNNING: &str = "NotRunning";
+const UNREACHABLE: &str = "Unreachable";
+
 /// The same moment is computed from lags of whole seconds, and differs by up to this many.
 const ROUNDING_SECONDS: u64 = 2;
 
@@ -34,6 +40,11 @@ pub enum ArchiveState {
     Missing(Option<String>),
 }
 
+/// Returns true if the condition says by this reason that changes cannot be stored, as far as it is known.
+pub fn has_failed(reason: &str) -> bool {
+    [DESTINATION_FAILED, NO_BACKUP, NOT_RUNNING, UNREACHABLE].contains(&reason)
+}
+
 /// The result of a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveReport {
@@ -52,8 +63,13 @@ pub fn waiting(reason: &str, message: impl Into<String>, before: Option<ArchiveP
     }
 }
 
-/// Returns the report on an archive that should run; `before` is its last known position.
-pub fn observed(state: &ArchiveState, before: Option<ArchivePosition>, now: Timestamp) -> ArchiveReport {
+/// Returns the report on an archive that should run; `before` is its last known position, and `has_failed` says that nothing was stored when
+/// its pod last answered.
+pub fn observed(
+    state: &ArchiveState,
+    (before, has_failed): (Option<ArchivePosition>, bool),
+    now: Timestamp,
+) -> ArchiveReport {
     let now = whole_seconds(now);
     let (position, gaps) = match state {
         ArchiveState::Answered(figures) | ArchiveState::Failing(figures, _) => {
@@ -64,7 +80,9 @@ pub fn observed(state: &ArchiveState, before: Option<ArchivePosition>, now: Time
         ArchiveState::Silent(_) | ArchiveState::Missing(_) => (before, 0),
     };
     let lag = position.map(|position| now.duration_since(position.until).as_secs().max(0));
-    let keeps_up = lag.is_some_and(|lag| lag <= MAX_LAG_SECONDS);
+    // A pod that failed, and is replaced, has not recovered before it says so.
+    let is_silent = !matches!(state, ArchiveState::Answered(_) | ArchiveState::Failing(..));
+    let keeps_up = lag.is_some_and(|lag| lag <= MAX_LAG_SECONDS) && !(has_failed && is_silent);
     ArchiveReport {
         condition: judge(state, position, (keeps_up, gaps > 0)),
         position,
@@ -85,10 +103,10 @@ fn judge(
     );
     if let ArchiveState::Failing(figures, why) = state {
         return match figures.is_failing {
-            true => say(False, "DestinationFailed", format!("{since}: {why}")),
+            true => say(False, DESTINATION_FAILED, format!("{since}: {why}")),
             false => say(
                 False,
-                "NoBackup",
+                NO_BACKUP,
                 format!("there is no backup that the archive begins with: {why}"),
             ),
         };
@@ -110,12 +128,12 @@ fn judge(
         ),
         ArchiveState::Silent(why) => say(
             Unknown,
-            "Unreachable",
+            UNREACHABLE,
             format!("the pod does not answer the operator: {why}"),
         ),
         ArchiveState::Missing(None) if position.is_none() => say(False, "Creating", "the pod starts".to_owned()),
-        ArchiveState::Missing(None) => say(False, "NotRunning", format!("{since}: no pod is ready")),
-        ArchiveState::Missing(Some(why)) => say(False, "NotRunning", format!("{since}: {why}")),
+        ArchiveState::Missing(None) => say(False, NOT_RUNNING, format!("{since}: no pod is ready")),
+        ArchiveState::Missing(Some(why)) => say(False, NOT_RUNNING, format!("{since}: {why}")),
     }
 }
 

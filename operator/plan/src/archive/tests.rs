@@ -232,7 +232,7 @@ fn said(condition: &ConditionUpdate) -> String {
 fn condition_follows_the_lag_and_not_the_pod() {
     let check = |state: ArchiveState, before: Option<ArchivePosition>, expected: &str| {
         assert_eq!(
-            said(&observed(&state, before, begin()).condition),
+            said(&observed(&state, (before, false), begin()).condition),
             expected,
             "{state:?} after {before:?}"
         );
@@ -277,18 +277,30 @@ fn condition_follows_the_lag_and_not_the_pod() {
         ArchiveState::Failing(figures, "no such bucket".to_owned())
     };
     check(failing(false), None, "False/NoBackup");
-    let message = observed(&failing(false), None, begin()).condition.message;
+    let message = observed(&failing(false), (None, false), begin()).condition.message;
     assert_eq!(
         message,
         "there is no backup that the archive begins with: no such bucket"
     );
     let failing = failing(true);
     check(failing.clone(), None, "False/DestinationFailed");
-    let message = observed(&failing, None, begin()).condition.message;
+    let message = observed(&failing, (None, false), begin()).condition.message;
     assert!(
         message.starts_with("changes since ") && message.ends_with("are not stored: no such bucket"),
         "{message}"
     );
+    // Its pod ends, or is replaced: that is no recovery.
+    for (state, expected) in [
+        (ArchiveState::Missing(None), "False/NotRunning"),
+        (ArchiveState::Silent("why".to_owned()), "Unknown/Unreachable"),
+        (answered(9, 60), "True/Archiving"),
+    ] {
+        assert_eq!(
+            said(&observed(&state, (at(60), true), begin()).condition),
+            expected,
+            "{state:?}"
+        );
+    }
     check(ArchiveState::Answered(gap), None, "True/HasGap");
     check(
         ArchiveState::Answered(ArchiveFigures { lag: Some(500), ..gap }),
@@ -310,7 +322,7 @@ fn condition_follows_the_lag_and_not_the_pod() {
 /// Runs a pass over the cluster in which this is known, and returns `status.backup`.
 fn published(fake: &mut FakeCluster, state: &ArchiveState) -> Value {
     let before = ArchivePosition::of(&fake.cluster);
-    let report = observed(state, before, fake.seen.now);
+    let report = observed(state, (before, false), fake.seen.now);
     let archive = ObservedArchive::Reported(Box::new(report));
     let news = is_news(&fake.cluster, &archive);
     fake.seen.archive = archive;
