@@ -479,6 +479,40 @@ async fn second_archive_takes_over_and_the_first_one_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn store_of_the_same_id_that_is_behind_its_archive_is_refused() {
+    let temp = TempDir::new().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let source = Kubebrain::start(&path("source")).await;
+    write(&connect(&source.url).await, 0).await;
+    source.stop().await;
+    let copied = std::process::Command::new("cp")
+        .arg("-a")
+        .args([path("source"), path("copy")])
+        .status()
+        .unwrap();
+    assert!(copied.success());
+    let source = Kubebrain::start(&path("source")).await;
+    let newest = write(&connect(&source.url).await, 60).await;
+    let to = path("backups");
+    let running = archive(&source.url, &to, &[]);
+    running.says("created ").await;
+    let last = count(&connect(&source.url).await, 1).await;
+    has_stored(&running, last).await;
+    assert!(last > newest);
+
+    let copy = Kubebrain::start(&path("copy")).await;
+    let (code, said) = archive(&copy.url, &to, &[]).ended().await;
+    let expected = format!("the archive has revision {last} of a store with the same cluster id");
+    assert!(code == Some(1) && said.contains(&expected), "{said}");
+    // It has ended no other process.
+    let last = count(&connect(&source.url).await, 2).await;
+    has_stored(&running, last).await;
+    running.stop().await;
+    copy.stop().await;
+    source.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn archive_outlives_a_leader_and_is_restored_into_a_key_prefix() {
     let temp = TempDir::new().unwrap();
     let to = temp.path().join("backups");

@@ -104,7 +104,9 @@ mod tests {
         assert!(is_damage(FileError::Content("no keys".to_owned()).into()));
         assert!(is_damage(anyhow::Error::from(FileError::NoChecksum).context("restore")));
         assert!(!is_damage(FileError::Io(std::io::ErrorKind::StorageFull.into()).into()));
-        assert!(!is_damage(RowsError::Corrupt("a table".to_owned()).into()));
+        // The exit code of an error of rows would be that of damage.
+        let local = judge(RowsError::Corrupt("a table".to_owned()).into(), "b");
+        assert!(!local.is::<ObjectError>() && !local.is::<RowsError>(), "{local:#}");
         let missing = || ObjectError::Missing {
             object: "parts/1".to_owned(),
         };
