@@ -24,9 +24,9 @@ use crate::object_store::{ObjectStore, WRONG_CREDENTIALS};
 const PREFIX: &str = "of/a";
 /// For a condition to name the failure of a destination.
 const NAMED_WITHIN: Duration = Duration::from_secs(60);
-/// The number of kills, if it is not the default: each of the four once.
+/// The number of kills, of leader, archive, object store and operator in turn. By default the operator, which other tests use, is not killed.
 const ROUNDS_VARIABLE: &str = "KUBEBRAIN_ARCHIVE_ROUNDS";
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 3;
 /// The pods of the archive.
 const ARCHIVE_PODS: &str = "kubebrain.io/archive=a";
 
@@ -211,7 +211,7 @@ async fn stored(kit: &Kit, revision: i64) {
 }
 
 #[test]
-fn kills_of_leader_archive_operator_and_object_store_leave_no_gap() {
+fn kills_leave_no_gap_in_the_archive() {
     let rounds = std::env::var(ROUNDS_VARIABLE).map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     kit::run_troubled("archive-kills", async |kit| {
         let home = kit.harness().cluster.home().clone();
@@ -239,12 +239,12 @@ fn kills_of_leader_archive_operator_and_object_store_leave_no_gap() {
                     let pods = ListParams::default().labels(ARCHIVE_PODS);
                     kit.api::<Pod>().delete_collection(&kill, &pods).await.unwrap();
                 }
-                2 => kill_operator(&kit).await,
-                _ => {
+                2 => {
                     store.kill();
                     load.acknowledge(50).await;
                     store.start(&home).await;
                 }
+                _ => kill_operator(&kit).await,
             }
             load.acknowledge(50).await;
             let (last, began) = (revision(&brains).await, Instant::now());
