@@ -1,6 +1,6 @@
 //! Archives in a destination: listed, read, written and deleted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use anyhow::{bail, ensure};
 use bytes::Bytes;
@@ -53,6 +53,8 @@ impl ClusterArchive {
     /// Returns the bytes of the objects of these segments.
     #[must_use]
     pub fn bytes_of(&self, names: &[SegmentName]) -> u64 {
+        // An archive has thousands of segments a day.
+        let names: HashSet<_> = names.iter().collect();
         let found = self.segments.iter().filter(|segment| names.contains(&segment.name));
         found.map(|segment| segment.bytes).sum()
     }
