@@ -3,6 +3,7 @@
 use kube::{Api, Client};
 use plan::spec::OperatorSettings;
 
+use crate::advisories::Advisories;
 use crate::apply_history::ApplyHistory;
 use crate::archive::BackupReports;
 use crate::cache::external_pods::ExternalPods;
@@ -34,6 +35,7 @@ pub(crate) struct Context {
     pub(crate) external_pods: ExternalPods,
     pub(crate) fleet: Fleet,
     pub(crate) installation: Installation,
+    pub(crate) advisories: Advisories,
 }
 
 impl Context {

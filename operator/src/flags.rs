@@ -1,6 +1,7 @@
 //! The operator's command line. An environment variable can set each flag, too.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
@@ -38,6 +39,11 @@ pub(crate) struct Flags {
     /// by commas, such as `example.com/*`; in Helm `allowedPodMetadata`
     #[arg(long, env = "KUBEBRAIN_ALLOWED_POD_METADATA", value_parser = pattern, value_delimiter = ',')]
     pub(crate) allowed_pod_metadata: Vec<String>,
+
+    /// Directory of advisories about versions of brains, files `*.json` in the format of OSV that are about the package `kubebrain`. The
+    /// condition VersionAffected of a cluster names those about its members; files are read again every half minute
+    #[arg(long, env = "KUBEBRAIN_ADVISORIES_DIR")]
+    pub(crate) advisories_dir: Option<PathBuf>,
 
     /// Address of /healthz, /readyz and /metrics; `[::]` means every address of both IP families
     #[arg(long, env = "KUBEBRAIN_LISTEN", default_value = "[::]:8080")]

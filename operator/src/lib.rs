@@ -22,6 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+mod advisories;
 mod api_error;
 mod apply;
 mod apply_history;
@@ -58,6 +59,7 @@ mod testing;
 mod transport;
 mod work_queue;
 
+use advisories::Advisories;
 use apply_history::ApplyHistory;
 use archive::BackupReports;
 use backup_schedule::ScheduleStores;
@@ -175,6 +177,12 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     };
     tasks.spawn("http", http::serve(listener, health, worked.clone()));
     info!(version = env!("CARGO_PKG_VERSION"), listen = %flags.listen, leader_elect = flags.leader_elect, "started");
+    let advisories = Advisories::default();
+    if let Some(directory) = flags.advisories_dir {
+        // Before the first pass.
+        advisories.read(&directory).await;
+        tasks.spawn("advisories", advisories.clone().follow(directory, stop.clone()));
+    }
     let own = flags
         .leader_elect
         .then(|| format!("{}/{}", flags.leader_elect_namespace, flags.leader_elect_name));
@@ -200,6 +208,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         prober: Prober::default(),
         schedules,
         leadership,
+        advisories,
     };
     let all = flags.namespace.is_empty().then_some(None);
     let working = Arc::new(worked.drop_guard());
@@ -227,6 +236,7 @@ struct NamespaceWorker {
     fleet: Fleet,
     installation: Installation,
     schedules: ScheduleStores,
+    advisories: Advisories,
 }
 
 impl NamespaceWorker {
@@ -263,6 +273,7 @@ impl NamespaceWorker {
             prober: self.prober,
             fleet: self.fleet.of(namespace.as_deref()),
             installation: self.installation,
+            advisories: self.advisories,
         };
         let backups = Writer::<KubeBrainBackup>::default();
         let backups = Box::pin(passes::run(context.clone(), namespace.clone(), backups, stop.clone()));

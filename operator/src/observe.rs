@@ -77,6 +77,7 @@ pub(crate) async fn observe(
         bootstrap: ObservedBootstrap::default(),
         archive: context.backups.archive(cluster),
         last_backup: context.backups.last_backup(cluster),
+        advisories: context.advisories.known(),
     };
     late.overlay(&mut observed);
     ask_by_name(&context.client, cluster, desired, &mut observed).await?;

@@ -8,6 +8,7 @@ use kube::client::ClientBuilder;
 use plan::testing::settings;
 use tokio::task::JoinSet;
 
+use crate::advisories::Advisories;
 use crate::apply_history::ApplyHistory;
 use crate::archive::BackupReports;
 use crate::cache;
@@ -63,6 +64,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> ReconcileScope {
         apply_history: ApplyHistory::default(),
         prober: Prober::default(),
         fleet,
+        advisories: Advisories::default(),
     };
     ReconcileScope { context, queue, feeds }
 }

@@ -20,6 +20,8 @@ use object_store::{Attribute, Attributes, ClientOptions, ObjectStore, RetryConfi
 
 use http::HyperConnector;
 
+use crate::last_failure::LastFailure;
+
 mod credentials;
 mod http;
 
@@ -112,6 +114,8 @@ pub(crate) struct Destination {
     pub(crate) prefix: Path,
     pub(crate) attributes: Attributes,
     pub(crate) directory: Option<PathBuf>,
+    /// The failure of its requests.
+    pub(crate) failure: LastFailure,
 }
 
 impl DestinationOptions {
@@ -271,6 +275,7 @@ impl Destination {
         let location = options.location()?;
         let failed =
             |error: object_store::Error| DestinationError(format!("the destination {:?}: {error}", options.url));
+        let failure = LastFailure::default();
         let mut attributes = Attributes::new();
         if let Some(class) = &options.storage_class {
             attributes.insert(Attribute::StorageClass, class.clone().into());
@@ -286,10 +291,11 @@ impl Destination {
                     prefix: Path::default(),
                     attributes,
                     directory: Some(directory),
+                    failure,
                 });
             }
             Location::S3 { bucket, prefix } => {
-                let builder = s3(options, &bucket)?;
+                let builder = s3(options, &bucket, &failure)?;
                 (Arc::new(builder.build().map_err(failed)?), prefix)
             }
             Location::Gcs { bucket, prefix } => {
@@ -307,7 +313,7 @@ impl Destination {
                     .with_bucket_name(bucket)
                     .with_client_options(options.client(options.endpoint.as_deref()))
                     .with_retry(retries())
-                    .with_http_connector(HyperConnector::new(options.ca_file.as_deref())?);
+                    .with_http_connector(HyperConnector::new(options.ca_file.as_deref(), &failure)?);
                 (Arc::new(builder.build().map_err(failed)?), prefix)
             }
             Location::Azure { container, prefix } => {
@@ -322,7 +328,7 @@ impl Destination {
                     .with_container_name(container)
                     .with_client_options(options.client(options.endpoint.as_deref()))
                     .with_retry(retries())
-                    .with_http_connector(HyperConnector::new(options.ca_file.as_deref())?);
+                    .with_http_connector(HyperConnector::new(options.ca_file.as_deref(), &failure)?);
                 (Arc::new(builder.build().map_err(failed)?), prefix)
             }
         };
@@ -331,11 +337,12 @@ impl Destination {
             prefix,
             attributes,
             directory: None,
+            failure,
         })
     }
 }
 
-fn s3(options: &DestinationOptions, bucket: &str) -> Result<AmazonS3Builder, DestinationError> {
+fn s3(options: &DestinationOptions, bucket: &str, failure: &LastFailure) -> Result<AmazonS3Builder, DestinationError> {
     let variables = &options.variables;
     let mut builder = AmazonS3Builder::new();
     for (key, value) in variables.keys::<AmazonS3ConfigKey>("AWS_") {
@@ -384,7 +391,7 @@ fn s3(options: &DestinationOptions, bucket: &str) -> Result<AmazonS3Builder, Des
         .with_virtual_hosted_style_request(!path_style)
         .with_client_options(options.client(endpoint))
         .with_retry(retries())
-        .with_http_connector(HyperConnector::new(options.ca_file.as_deref())?))
+        .with_http_connector(HyperConnector::new(options.ca_file.as_deref(), failure)?))
 }
 
 #[cfg(test)]

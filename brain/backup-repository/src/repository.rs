@@ -23,6 +23,9 @@ use crate::manifest::{BackupName, MANIFESTS, Manifest, PARTS};
 /// Attempts of each request, apart from those that the client of a store makes itself.
 const ATTEMPTS: u32 = 6;
 
+/// Answers of a store that refuses credentials, as its client words them.
+const REFUSALS: [&str; 2] = ["status code: 401 ", "status code: 403 "];
+
 /// The pause before a request is repeated.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(15));
 
@@ -61,6 +64,7 @@ impl Repository {
             prefix,
             attributes,
             directory,
+            failure,
         } = Destination::open(options)?;
         Ok(Self {
             store,
@@ -68,7 +72,7 @@ impl Repository {
             attributes,
             directory,
             pauses: RETRY_BACKOFF,
-            failure: LastFailure::default(),
+            failure,
         })
     }
 
@@ -435,9 +439,14 @@ impl Retry<'_> {
 
 /// Returns true if another attempt may succeed.
 fn is_transient(error: &object_store::Error) -> bool {
-    // Others have a variant of their own: missing rights, names that are refused, functions that are not supported.
-    matches!(
-        error,
-        object_store::Error::Generic { .. } | object_store::Error::JoinError { .. }
-    )
+    match error {
+        object_store::Error::Generic { source, .. } => {
+            // Those of lists have no variant of their own, nor a type that is public.
+            let text = source.to_string();
+            !REFUSALS.iter().any(|refusal| text.contains(refusal))
+        }
+        object_store::Error::JoinError { .. } => true,
+        // Missing rights, names that are refused, functions that are not supported.
+        _ => false,
+    }
 }

@@ -119,7 +119,8 @@ pub struct KubeBrainClusterStatus {
     pub operator_version: Option<String>,
 
     /// Conditions Ready, Available, Progressing, Degraded, CertificatesReady and StorageReady; also Stalled if only a change of the spec
-    /// helps, SpaceLow once the leader has reported a limit, Bootstrapped with `spec.bootstrap`, and Archiving with `spec.backup.archive`.
+    /// helps, SpaceLow once the leader has reported a limit, Bootstrapped with `spec.bootstrap`, Archiving with `spec.backup.archive`, and
+    /// VersionAffected if the operator has advisories about versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Option<Vec<Condition>>,

@@ -186,6 +186,7 @@ fn values_reach_the_pod() {
     let values = serde_json::json!({
         "image": {"repository": "registry.example/operator", "digest": format!("sha256:{}", "0".repeat(64))},
         "defaultImage": "registry.example/brain",
+        "advisoriesConfigMap": "",
         "imagePullSecrets": [{"name": "pull"}],
         "replicas": 3,
         "extraArgs": ["--log=operator=debug", "--cluster-domain=a.example"],

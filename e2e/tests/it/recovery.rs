@@ -33,6 +33,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Namespace and name of the tenant.
 const NAMESPACE: &str = "tenants";
 const TENANT: &str = "tenant";
+/// Namespace of the operator.
+const OPERATOR_NAMESPACE: &str = "kubebrain-system";
 /// The document with the commands, and what they begin with.
 const DOCUMENT: &str = "docs/operate/restore.md";
 const FIRST_COMMAND: &str = "kubectl apply --kustomize manifests/yaml";
@@ -204,10 +206,10 @@ fn revision_of(object: &Value) -> i64 {
     object[1].as_str().unwrap().parse().unwrap()
 }
 
-/// Waits until the status says that everything up to a revision is archived.
-fn until_archived(cluster: &Cluster, revision: i64) {
+/// Waits until a field of the tenant's status is as wanted.
+fn until_status(cluster: &Cluster, path: &str, is_wanted: impl Fn(&str) -> bool) {
     let deadline = Instant::now() + ARCHIVED_TIMEOUT;
-    let path = "jsonpath={.status.backup.archivedRevision}";
+    let path = format!("jsonpath={{.status.{path}}}");
     let get = [
         "--namespace",
         NAMESPACE,
@@ -215,19 +217,41 @@ fn until_archived(cluster: &Cluster, revision: i64) {
         "kubebraincluster",
         TENANT,
         "--output",
-        path,
+        &path,
     ];
     loop {
-        let archived = cluster.kubectl().run(get).unwrap();
-        if archived.parse::<i64>().is_ok_and(|archived| archived >= revision) {
+        let found = cluster.kubectl().run(get).unwrap();
+        if is_wanted(&found) {
             return;
         }
-        assert!(
-            Instant::now() < deadline,
-            "{archived:?} is archived, not {revision}\n{}",
-            described(cluster)
-        );
+        assert!(Instant::now() < deadline, "{path} is {found:?}\n{}", described(cluster));
         std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Waits until the status says that everything up to a revision is archived.
+fn until_archived(cluster: &Cluster, revision: i64) {
+    until_status(cluster, "backup.archivedRevision", |archived| {
+        archived.parse::<i64>().is_ok_and(|archived| archived >= revision)
+    });
+}
+
+/// Gives the operator of a cluster, before it is installed, an advisory about each version of brains.
+fn create_advisory(cluster: &Cluster) {
+    let record = json!({"id": "EXAMPLE-1", "summary": "all is lost", "affected": [
+        {"package": {"name": "kubebrain"}, "ranges": [{"type": "SEMVER", "events": [{"introduced": "0"}]}]},
+    ]});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERATOR_NAMESPACE}});
+    let advisories = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "kubebrain-advisories", "namespace": OPERATOR_NAMESPACE},
+        "data": {"example-1.json": record.to_string()},
+    });
+    for object in [namespace, advisories] {
+        cluster
+            .kubectl()
+            .apply(&serde_yaml::to_string(&object).unwrap())
+            .unwrap();
     }
 }
 
@@ -245,12 +269,25 @@ fn lost_control_plane_is_made_again_of_manifests_and_the_object_store() {
     inside::run(&home, async || store.start(&home).await).unwrap();
     let url = format!("https://127.0.0.1:{}", former.port("tenant").unwrap());
     let site = Site::create(&home, &url, &store);
+    create_advisory(&former);
     site.run_commands(&former);
     let tenant = site.tenant(&former);
     demo::use_tenant(&tenant, &progress).unwrap();
     let before = objects(&tenant);
     let newest = before.values().map(revision_of).max().unwrap();
     until_archived(&former, newest);
+    until_status(
+        &former,
+        "conditions[?(@.type==\"VersionAffected\")].message",
+        |message| {
+            message
+                == concat!(
+                    "EXAMPLE-1 affects ",
+                    env!("CARGO_PKG_VERSION"),
+                    " (no version fixes it): all is lost"
+                )
+        },
+    );
 
     // the object store sees nothing of it after a moment in the middle of writes
     let mut written = Vec::new();

@@ -5,9 +5,10 @@
 //!
 //! `spec` reads a resource, `objects` renders what it wants, `certificates` and `issuance` make keys and certificates, `observed` and
 //! `member` hold what is known, `steps` plans one pass, and `status` reports on it. `backup` has all of this for a `KubeBrainBackup`,
-//! `backup_schedule` for a `KubeBrainBackupSchedule`, `archive` for the archive of a cluster, `bootstrap` for its first data, and `space` for the
-//! space that its store has left.
+//! `backup_schedule` for a `KubeBrainBackupSchedule`, `archive` for the archive of a cluster, `bootstrap` for its first data, `space` for the
+//! space that its store has left, and `advisory` for what is known about the versions of its members.
 
+pub mod advisory;
 pub mod applied;
 pub mod archive;
 pub mod backup;

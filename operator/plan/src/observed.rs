@@ -9,6 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 
+use crate::advisory::KnownAdvisories;
 use crate::archive::ObservedArchive;
 use crate::bootstrap::ObservedBootstrap;
 use crate::last_apply::LastApply;
@@ -47,6 +48,8 @@ pub struct Observed {
     pub archive: ObservedArchive,
     /// The newest backup by the operator that was complete, as far as this process knows.
     pub last_backup: Option<LastBackup>,
+    /// Advisories about versions of brains.
+    pub advisories: Arc<KnownAdvisories>,
 }
 
 impl Observed {

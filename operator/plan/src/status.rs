@@ -3,6 +3,8 @@
 //! Invariants: conditions keep their transition time unless their status flips. The status does not change between passes while nothing
 //! happens, so a settled cluster costs no writes.
 
+use std::collections::BTreeSet;
+
 use crds::KubeBrainCluster;
 use crds::cluster::image::LocalRef;
 use crds::cluster::status::{
@@ -15,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
+use crate::advisory;
 use crate::applied::AppliedSteps;
 use crate::archive;
 use crate::bootstrap;
@@ -89,7 +92,13 @@ pub fn of_known(cluster: &KubeBrainCluster) -> KubeBrainClusterStatus {
 
 /// Returns true for a condition of the operator. Conditions of other types belong to others.
 fn is_own(condition: &Condition) -> bool {
-    let optional = ["Stalled", space::CONDITION, archive::CONDITION, bootstrap::CONDITION];
+    let optional = [
+        "Stalled",
+        space::CONDITION,
+        archive::CONDITION,
+        bootstrap::CONDITION,
+        advisory::CONDITION,
+    ];
     optional.contains(&&*condition.type_) || conditions::PERMANENT_CONDITIONS.contains(&&*condition.type_)
 }
 
@@ -171,6 +180,7 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
     updates.extend(space::condition(before, seen_space, status.space.as_deref(), remedies));
     updates.extend(bootstrap::condition(cluster, before, pass.plan.bootstrap.as_ref()));
     updates.extend(archive::condition(before, &pass.observed.archive));
+    updates.extend(advisory::condition(before, &pass.observed.advisories, &versions(pass)));
     publishable(cluster, status, &updates, now)
 }
 
@@ -250,6 +260,12 @@ fn leader(pass: &StatusInput<'_>, previous: Option<&LeaderStatus>) -> Option<Lea
         epoch: Some(*epoch),
         since: Some(since),
     })
+}
+
+/// Returns the versions that members report.
+fn versions(pass: &StatusInput<'_>) -> BTreeSet<String> {
+    let answers = pass.observed.probes.values().flatten();
+    answers.map(|answer| answer.version.clone()).collect()
 }
 
 /// Returns the version that every member reports; `None` if they differ, or one of them reports none.

@@ -11,6 +11,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use plan::archive::{ArchivePosition, CONDITION, ObservedArchive, concerns, has_failed, is_news};
 use plan::backup::completed;
 use plan::last_apply::UnchangedApply;
+use plan::status::ConditionStatus;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
@@ -178,6 +179,19 @@ impl BackupReports {
                 let conditions = cluster.status.as_ref().and_then(|status| status.conditions.as_ref());
                 let mut conditions = conditions.into_iter().flatten();
                 conditions.any(|condition| condition.type_ == CONDITION && has_failed(&condition.reason))
+            }
+            ObservedArchive::Absent => false,
+        }
+    }
+
+    /// Returns true if the archive of a cluster kept up as of the last pass, or as the status says.
+    pub(crate) fn keeps_up(&self, cluster: &KubeBrainCluster) -> bool {
+        match self.archive(cluster) {
+            ObservedArchive::Reported(report) => report.condition.status == ConditionStatus::True,
+            ObservedArchive::Unknown => {
+                let conditions = cluster.status.as_ref().and_then(|status| status.conditions.as_ref());
+                let mut conditions = conditions.into_iter().flatten();
+                conditions.any(|condition| condition.type_ == CONDITION && condition.status == "True")
             }
             ObservedArchive::Absent => false,
         }

@@ -411,3 +411,45 @@ async fn newest_backup_is_told_to_its_cluster() {
     assert_eq!(backup("c", "dev", "2026-11-21T00:00:00Z", true).as_deref(), Some("a"));
     assert_eq!(backup("d", "dev", "2026-11-23T00:00:00Z", true).as_deref(), Some("d"));
 }
+
+#[tokio::test]
+async fn other_credentials_replace_the_pod_of_an_archive_that_fails() {
+    let api = server(FakeApi::new(), |spec| {
+        spec["backup"]["destination"] =
+            json!({"s3": {"bucket": "backups", "credentialsSecretRef": {"name": "credentials"}}});
+    });
+    let rig = Rig::new(api).await;
+    let credentials = |value: &str| {
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "credentials", "namespace": "brains"}, "stringData": {"k": value}});
+        rig.api.put(&format!("{NAMESPACE}/secrets/credentials"), secret);
+        let put = rig.api.get(&format!("{NAMESPACE}/secrets/credentials")).unwrap();
+        format!("credentials={}", put["metadata"]["resourceVersion"].as_str().unwrap())
+    };
+    let read = || {
+        let template = rig.api.get(DEPLOYMENT).unwrap()["spec"]["template"].clone();
+        template["metadata"]["annotations"]["kubebrain.io/named-versions"].clone()
+    };
+    let first = credentials("one");
+    pass(&rig).await;
+    pass(&rig).await;
+    assert_eq!(read(), json!(first));
+    let mut tasks = JoinSet::new();
+    pod(&rig, &ready(&serve(metrics(42, 3), &mut tasks).await));
+    pass(&rig).await;
+    let second = credentials("two");
+    pass(&rig).await;
+    assert_eq!(read(), json!(first), "an archive that works is left alone");
+    let failing = answer(&(figures(42, 3) + "kubebrain_archive_failing 1\n"));
+    pod(&rig, &ready(&serve(failing, &mut tasks).await));
+    pass(&rig).await;
+    assert!(said(&rig).starts_with("False DestinationFailed: "), "{}", said(&rig));
+    pass(&rig).await;
+    assert_eq!(read(), json!(second));
+    rig.api.forget_requests();
+    pass(&rig).await;
+    assert!(
+        rig.api.writes().is_empty(),
+        "the same credentials do not help: {:?}",
+        rig.api.writes()
+    );
+}

@@ -109,7 +109,7 @@ pub(super) async fn objects_obstacle(
         match look(context, &backup.namespace().unwrap_or_default(), &named).await? {
             Found::OfCluster(owner) => return Ok(refused(named.refused(&owner))),
             Found::Nothing => missing = missing.or(Some(named.missing())),
-            Found::Usable => {}
+            Found::Usable(_) => {}
         }
     }
     Ok(missing.map(|message| (WAITING_FOR_OBJECT, message)))
@@ -117,7 +117,8 @@ pub(super) async fn objects_obstacle(
 
 /// The state of an object that a backup or an archive names.
 pub(crate) enum Found {
-    Usable,
+    /// It has this version.
+    Usable(String),
     Nothing,
     /// It belongs to this cluster.
     OfCluster(String),
@@ -145,7 +146,7 @@ pub(crate) async fn look(context: &Context, namespace: &str, named: &NamedObject
                 .await
                 .map_err(api("reading a ConfigMap"))?;
             // Those of clusters hold certificates, which are public.
-            return Ok(found.map_or(Found::Nothing, |_| Found::Usable));
+            return Ok(found.map_or(Found::Nothing, |found| usable(&found.metadata)));
         }
         NamedKind::PersistentVolumeClaim => {
             let all: Api<PersistentVolumeClaim> = Api::namespaced(client(), namespace);
@@ -164,8 +165,12 @@ pub(crate) async fn look(context: &Context, namespace: &str, named: &NamedObject
     };
     Ok(match label(CLUSTER).filter(|_| is_ours) {
         Some(owner) => Found::OfCluster(owner),
-        None => Found::Usable,
+        None => usable(&metadata),
     })
+}
+
+fn usable(metadata: &ObjectMeta) -> Found {
+    Found::Usable(metadata.resource_version.clone().unwrap_or_default())
 }
 
 /// Creates the Job, or reports its state. The Job is read from the API server: there is one for each backup in progress.

@@ -25,6 +25,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::DestinationError;
+use crate::last_failure::LastFailure;
 
 /// The timeout of a connection attempt, to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,11 +42,12 @@ type Connections = Client<HttpsConnector<TcpConnector>, HttpRequestBody>;
 #[derive(Debug)]
 pub(super) struct HyperConnector {
     connections: Connections,
+    failure: LastFailure,
 }
 
 impl HyperConnector {
     /// Fails if the file has no CA, or if there is none and this system trusts none.
-    pub(super) fn new(ca_file: Option<&Path>) -> Result<Self, DestinationError> {
+    pub(super) fn new(ca_file: Option<&Path>, failure: &LastFailure) -> Result<Self, DestinationError> {
         let options = TlsOptions {
             trusted_ca: ca_file.map(Path::to_owned),
             system_roots: ca_file.is_none(),
@@ -63,23 +65,38 @@ impl HyperConnector {
             .enable_http1()
             .wrap_connector(tcp);
         let connections = Client::builder(TokioExecutor::new()).build(https);
-        Ok(Self { connections })
+        Ok(Self {
+            connections,
+            failure: failure.clone(),
+        })
     }
 }
 
 impl HttpConnector for HyperConnector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(HyperService(self.connections.clone())))
+        Ok(HttpClient::new(HyperService {
+            connections: self.connections.clone(),
+            failure: self.failure.clone(),
+        }))
     }
 }
 
 #[derive(Debug)]
-struct HyperService(Connections);
+struct HyperService {
+    connections: Connections,
+    failure: LastFailure,
+}
 
 #[async_trait]
 impl HttpService for HyperService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let answer = timeout(ANSWER_TIMEOUT, self.0.request(request)).await;
+        let waiting = self.failure.waits();
+        let answer = timeout(ANSWER_TIMEOUT, self.connections.request(request)).await;
+        match &answer {
+            Ok(Ok(_)) => waiting.answered(),
+            Ok(Err(_)) => drop(waiting),
+            Err(_) => waiting.timed_out(),
+        }
         let (head, body) = answer.map_err(stalled)?.map_err(failed)?.into_parts();
         let body = TimedBody {
             body,

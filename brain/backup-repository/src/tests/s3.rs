@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -10,6 +11,7 @@ use axum::http::{Method, Response, StatusCode};
 use backup::snapshot::Spool;
 use chrono::{DateTime, Utc};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -210,6 +212,44 @@ async fn refused_credentials_are_an_error_at_once() {
     let repository = Repository::open(&destination).unwrap();
     let error = repository.names().await.unwrap_err();
     assert_eq!(error.to_string(), "cannot access manifests");
+}
+
+#[tokio::test]
+async fn destination_that_answers_nothing_has_failed_after_half_a_minute() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let destination = DestinationOptions {
+        url: "s3://bucket".to_owned(),
+        endpoint: Some(format!("http://{}", listener.local_addr().unwrap())),
+        variables: variables("ONE"),
+        ..DestinationOptions::default()
+    };
+    let repository = Repository::open(&destination).unwrap();
+    let failure = repository.last_failure();
+    let mut is_silent = true;
+    let serve = async {
+        loop {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            assert!(connection.read(&mut [0; 1024]).await.unwrap() > 0);
+            if std::mem::take(&mut is_silent) {
+                assert_eq!(failure.get(), None);
+                tokio::time::pause();
+                tokio::time::advance(Duration::from_secs(30)).await;
+                let expected = "no request was answered for 30 s or more";
+                assert_eq!(failure.get().as_deref(), Some(expected));
+                tokio::time::resume();
+            }
+            let list = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
+            let length = list.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{list}");
+            connection.write_all(answer.as_bytes()).await.unwrap();
+        }
+    };
+    tokio::select! {
+        asked = repository.names() => assert_eq!(asked.unwrap(), []),
+        () = serve => {}
+    }
+    assert!(!is_silent);
+    assert_eq!(failure.get(), None);
 }
 
 #[tokio::test]

@@ -1,0 +1,96 @@
+//! Records of OSV, as far as they matter: fields that are not named here are ignored.
+
+use semver::Version;
+use serde::Deserialize;
+
+use super::{Advisory, AffectedVersions, PACKAGE, RangeEvent};
+
+#[derive(Deserialize)]
+pub(super) struct Record {
+    id: String,
+    #[serde(default)]
+    summary: String,
+    withdrawn: Option<String>,
+    #[serde(default)]
+    affected: Vec<Affected>,
+}
+
+#[derive(Deserialize)]
+struct Affected {
+    package: Option<Package>,
+    #[serde(default)]
+    ranges: Vec<Range>,
+    #[serde(default)]
+    versions: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Range {
+    #[serde(rename = "type")]
+    type_: String,
+    #[serde(default)]
+    events: Vec<Event>,
+}
+
+#[derive(Deserialize)]
+struct Event {
+    introduced: Option<String>,
+    fixed: Option<String>,
+    last_affected: Option<String>,
+}
+
+impl Record {
+    /// Returns what it says of brains, if it does.
+    pub(super) fn about_brains(self) -> Result<Option<Advisory>, String> {
+        let is_about_brains = |affected: &Affected| affected.package.as_ref().is_some_and(|it| it.name == PACKAGE);
+        let mut affected = Vec::new();
+        for entry in self.affected.iter().filter(|entry| is_about_brains(entry)) {
+            // Commits say nothing about the version that a member reports.
+            let ranges = entry.ranges.iter().filter(|range| range.type_ != "GIT");
+            let ranges: Result<_, String> = ranges.map(Range::events).collect();
+            let versions: Result<_, String> = entry.versions.iter().map(|version| parse(version)).collect();
+            let in_advisory = |error| format!("{}: {error}", self.id);
+            affected.push(AffectedVersions {
+                ranges: ranges.map_err(in_advisory)?,
+                versions: versions.map_err(in_advisory)?,
+            });
+        }
+        let counts = self.withdrawn.is_none() && !affected.is_empty();
+        Ok(counts.then(|| Advisory {
+            id: self.id,
+            summary: self.summary.split_whitespace().collect::<Vec<_>>().join(" "),
+            affected,
+        }))
+    }
+}
+
+impl Range {
+    fn events(&self) -> Result<Vec<RangeEvent>, String> {
+        let mut events = Vec::new();
+        for event in &self.events {
+            match event.introduced.as_deref() {
+                Some("0") => events.push(RangeEvent::Introduced(None)),
+                Some(version) => events.push(RangeEvent::Introduced(Some(parse(version)?))),
+                None => {}
+            }
+            if let Some(version) = &event.fixed {
+                events.push(RangeEvent::Fixed(parse(version)?));
+            }
+            if let Some(version) = &event.last_affected {
+                events.push(RangeEvent::LastAffected(parse(version)?));
+            }
+        }
+        Ok(events)
+    }
+}
+
+/// Reads a version, which tools write with a leading `v`, too.
+fn parse(version: &str) -> Result<Version, String> {
+    let plain = version.strip_prefix('v').unwrap_or(version);
+    Version::parse(plain).map_err(|error| format!("{version:?} is no version: {error}"))
+}
