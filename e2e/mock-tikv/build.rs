@@ -5,6 +5,49 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
+#[path = "../../brain/tikv-client/needed_rpcs.rs"]
+mod needed_rpcs;
+
+/// The RPCs that the mock answers, by service.
+const RPCS: &[(&str, &[&str])] = &[
+    (
+        "PD",
+        &[
+            "GetMembers",
+            "Tso",
+            "GetRegion",
+            "GetRegionByID",
+            "GetStore",
+            "GetAllStores",
+            "UpdateGCSafePoint",
+            "ScanRegions",
+            "UpdateServiceGCSafePoint",
+            "AdvanceTxnSafePoint",
+            "AdvanceGCSafePoint",
+        ],
+    ),
+    ("Keyspace", &["LoadKeyspace"]),
+    (
+        "Tikv",
+        &[
+            "KvGet",
+            "KvBatchGet",
+            "KvScan",
+            "KvPrewrite",
+            "KvCommit",
+            "KvBatchRollback",
+            "KvCheckTxnStatus",
+            "KvCheckSecondaryLocks",
+            "KvResolveLock",
+            "KvScanLock",
+            "KvTxnHeartBeat",
+            "KvPessimisticLock",
+            "KVPessimisticRollback",
+            "UnsafeDestroyRange",
+        ],
+    ),
+];
+
 /// Directory of `proto/` and `proto/include/`, seen from here.
 const CLIENT: &str = "../../brain/tikv-client";
 
@@ -55,8 +98,10 @@ fn main() -> anyhow::Result<()> {
     let amended = PathBuf::from(std::env::var_os("OUT_DIR").context("OUT_DIR is not set")?).join("proto");
     amend(&proto, &amended)?;
     let roots = [&amended, &proto, &include];
-    let files = protox::compile(["pdpb.proto", "keyspacepb.proto", "tikvpb.proto"], roots)
+    println!("cargo:rerun-if-changed={CLIENT}/needed_rpcs.rs");
+    let mut files = protox::compile(["pdpb.proto", "keyspacepb.proto", "tikvpb.proto"], roots)
         .with_context(|| format!("compile the messages in {}", proto.display()))?;
+    needed_rpcs::keep(&mut files, RPCS);
     let mut builder = tonic_prost_build::configure();
     for field in [
         "region_error",
