@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use semver::Version;
+use semver::{BuildMetadata, Version};
 
 mod osv;
 #[cfg(test)]
@@ -96,6 +96,15 @@ impl Advisory {
     }
 }
 
+/// Reads a version. Metadata of its build have no part in its precedence.
+fn version(text: &str) -> Result<Version, semver::Error> {
+    let version = Version::parse(text.strip_prefix('v').unwrap_or(text))?;
+    Ok(Version {
+        build: BuildMetadata::EMPTY,
+        ..version
+    })
+}
+
 /// The order of the events of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum EventOrder {
@@ -148,10 +157,7 @@ pub fn condition(
     }
     let say = |status, reason, message: String| Some(ConditionUpdate::new(CONDITION, status, reason, message));
     // A brain is untrusted, and may report anything.
-    let versions: Vec<Version> = versions
-        .iter()
-        .filter_map(|version| Version::parse(version).ok())
-        .collect();
+    let versions: Vec<Version> = versions.iter().filter_map(|text| version(text).ok()).collect();
     let mut named = Vec::new();
     for advisory in &known.advisories {
         let affected = versions.iter().filter(|version| advisory.affects(version));

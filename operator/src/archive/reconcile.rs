@@ -231,6 +231,9 @@ async fn named_versions(
     if own.is_some() && !may_help {
         return Ok(recorded);
     }
+    if let Some(read) = context.backups.named_versions(cluster).filter(|_| own.is_some()) {
+        return Ok(read);
+    }
     let namespace = cluster.namespace().unwrap_or_default();
     let mut versions = Vec::new();
     for named in references::named(target) {
@@ -241,7 +244,11 @@ async fn named_versions(
             versions.push(format!("{}={version}", named.name));
         }
     }
-    Ok((!versions.is_empty()).then(|| versions.join(",")))
+    let versions = (!versions.is_empty()).then(|| versions.join(","));
+    if own.is_some() {
+        context.backups.read_named(cluster, versions.clone());
+    }
+    Ok(versions)
 }
 
 /// Creates the Deployment, or changes exactly this one.

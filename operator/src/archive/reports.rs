@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::metrics::Metrics;
 use crate::work_queue::WorkQueue;
 
-/// Minimum interval between passes over a cluster that are asked for the same news.
+/// Minimum interval between passes over a cluster that are asked for the same news, and between reads of the same versions.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The archives and backups of the clusters in one cache, as far as they are known. Clones share it.
@@ -44,6 +44,8 @@ struct KnownBackups {
     last_backup: Option<LastBackup>,
     /// The last apply of the Deployment, if it changed nothing.
     unchanged: Option<UnchangedApply>,
+    /// The versions of the objects that the spec names, and when they were read.
+    named_versions: Option<(Instant, Option<String>)>,
 }
 
 impl BackupReports {
@@ -182,6 +184,21 @@ impl BackupReports {
             }
             ObservedArchive::Absent => false,
         }
+    }
+
+    /// Returns the versions of the objects that the spec names, if they were read a short time ago. Where a destination fails, all archives
+    /// do, and none of them reads them in each pass.
+    pub(crate) fn named_versions(&self, cluster: &KubeBrainCluster) -> Option<Option<String>> {
+        let known = self.lock();
+        let read = known.get(&ObjectRef::from_obj(cluster))?.named_versions.as_ref()?;
+        (read.0.elapsed() < ASK_INTERVAL).then(|| read.1.clone())
+    }
+
+    /// Records these versions.
+    pub(crate) fn read_named(&self, cluster: &KubeBrainCluster, versions: Option<String>) {
+        self.with(&ObjectRef::from_obj(cluster), |known| {
+            known.named_versions = Some((Instant::now(), versions));
+        });
     }
 
     /// Returns true if the archive of a cluster kept up as of the last pass, or as the status says.

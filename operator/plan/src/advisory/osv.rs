@@ -91,6 +91,5 @@ impl Range {
 
 /// Reads a version, which tools write with a leading `v`, too.
 fn parse(version: &str) -> Result<Version, String> {
-    let plain = version.strip_prefix('v').unwrap_or(version);
-    Version::parse(plain).map_err(|error| format!("{version:?} is no version: {error}"))
+    super::version(version).map_err(|error| format!("{version:?} is no version: {error}"))
 }

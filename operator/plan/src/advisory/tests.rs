@@ -111,6 +111,8 @@ fn condition_names_the_advisories_and_what_fixes_them() {
     );
     assert_eq!(say(&one, &[]), "", "no member has answered");
     assert_eq!(say(&KnownAdvisories::default(), &["0.2.0"]), "");
+    let last = known(&[record("A", &json!([{"introduced": "0"}, {"last_affected": "0.2.0"}]))]);
+    assert!(say(&last, &["0.2.0+build.7"]).starts_with("True KnownAdvisories: A affects 0.2.0 "));
     let unfixed = known(&[record("A", &json!([{"introduced": "0"}]))]);
     assert_eq!(
         say(&unfixed, &["0.2.0"]),
