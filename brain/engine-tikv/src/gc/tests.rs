@@ -179,6 +179,25 @@ async fn locks_of_transactions_that_are_over_are_ended_wherever_they_are() {
     assert_eq!(mock_tikv.sizes().locks, 0);
 }
 
+/// A pessimistic lock leaves no trace, and an attempt whose reply is late is made again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_that_an_earlier_attempt_has_ended_are_no_failure() {
+    let (mock_tikv, tikv, stranger) = with_locks(Duration::from_millis(1)).await;
+    let mut txn = begin(&stranger, TransactionOptions::new_pessimistic()).await;
+    txn.lock_keys(["a".to_owned()]).await.unwrap();
+    let now = tikv.timestamp().await.unwrap();
+    let scan = |client: TransactionClient| async move {
+        let all = range(&Bytes::new(), &Bytes::new());
+        client.scan_locks(&now.timestamp(), all, LOCKS_PER_SCAN).await
+    };
+    let locks = tikv.patiently("scan_locks", 2, scan).await.unwrap();
+    assert_eq!(locks.len(), 1);
+    for _ in 0..2 {
+        assert_eq!(tikv.end(locks.clone(), now).await.unwrap(), now);
+        assert_eq!(mock_tikv.sizes().locks, 0);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_is_not_over_holds_the_safe_point() {
     let (mock_tikv, tikv, stranger) = with_locks(minutes(60)).await;

@@ -235,7 +235,7 @@ impl LockResolver {
             .plan();
         let mut status: TransactionStatus = match plan.execute().await {
             Ok(status) => status,
-            Err(Error::ExtractedErrors(mut errors)) => match errors.pop() {
+            Err(Error::ExtractedErrors(mut errors) | Error::MultipleKeyErrors(mut errors)) => match errors.pop() {
                 Some(Error::KeyError(key_err)) => {
                     if let Some(txn_not_found) = key_err.txn_not_found {
                         return Err(Error::TxnNotFound(txn_not_found));
