@@ -92,7 +92,7 @@ impl Advisory {
             RangeEvent::Fixed(fixed) => Some(fixed),
             RangeEvent::Introduced(_) | RangeEvent::LastAffected(_) => None,
         });
-        fixed.filter(|fixed| *fixed > version).min()
+        fixed.filter(|fixed| *fixed > version && !self.affects(fixed)).min()
     }
 }
 
@@ -174,10 +174,9 @@ pub fn condition(
         return say(ConditionStatus::True, "KnownAdvisories", named.join("; ") + &more);
     }
     if !known.unreadable.is_empty() {
-        let message = format!(
-            "the operator cannot read all advisories: {}",
-            known.unreadable.join("; ")
-        );
+        let named = known.unreadable.iter().take(MAX_NAMED);
+        let unreadable: Vec<String> = named.map(|why| why.chars().take(MAX_SUMMARY_CHARS).collect()).collect();
+        let message = format!("the operator cannot read all advisories: {}", unreadable.join("; "));
         return say(ConditionStatus::Unknown, "InvalidAdvisories", message);
     }
     let message = "no advisory is about the version of a member".to_owned();

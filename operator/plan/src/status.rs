@@ -180,7 +180,10 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
     updates.extend(space::condition(before, seen_space, status.space.as_deref(), remedies));
     updates.extend(bootstrap::condition(cluster, before, pass.plan.bootstrap.as_ref()));
     updates.extend(archive::condition(before, &pass.observed.archive));
-    updates.extend(advisory::condition(before, &pass.observed.advisories, &versions(pass)));
+    // A cluster without pods runs no version.
+    if !pass.observed.pods.is_empty() {
+        updates.extend(advisory::condition(before, &pass.observed.advisories, &versions(pass)));
+    }
     publishable(cluster, status, &updates, now)
 }
 

@@ -47,11 +47,14 @@ struct Event {
 impl Record {
     /// Returns what it says of brains, if it does.
     pub(super) fn about_brains(self) -> Result<Option<Advisory>, String> {
+        if self.withdrawn.is_some() {
+            return Ok(None);
+        }
         let is_about_brains = |affected: &Affected| affected.package.as_ref().is_some_and(|it| it.name == PACKAGE);
         let mut affected = Vec::new();
         for entry in self.affected.iter().filter(|entry| is_about_brains(entry)) {
             // Commits say nothing about the version that a member reports.
-            let ranges = entry.ranges.iter().filter(|range| range.type_ != "GIT");
+            let ranges = entry.ranges.iter().filter(|range| range.type_ == "SEMVER");
             let ranges: Result<_, String> = ranges.map(Range::events).collect();
             let versions: Result<_, String> = entry.versions.iter().map(|version| parse(version)).collect();
             let in_advisory = |error| format!("{}: {error}", self.id);
@@ -60,7 +63,7 @@ impl Record {
                 versions: versions.map_err(in_advisory)?,
             });
         }
-        let counts = self.withdrawn.is_none() && !affected.is_empty();
+        let counts = !affected.is_empty();
         Ok(counts.then(|| Advisory {
             id: self.id,
             summary: self.summary.split_whitespace().collect::<Vec<_>>().join(" "),
