@@ -87,7 +87,7 @@ run-others:
 	$(TESTED)/kubebrain-run-tests -- --test-threads $(OTHER_THREADS) $(TEST_ARGS) < $(BUILT_TESTS)
 
 # The number of end-to-end tests at a time. They start whole clusters, which slow each other down.
-THREADS ?= 4
+THREADS ?= 3
 run-e2e:
 	cargo test --locked --workspace --test e2e -- --test-threads $(THREADS) $(TEST_ARGS); status=$$?; $(TESTED_CLUSTER) down --tests || status=1; exit $$status
 

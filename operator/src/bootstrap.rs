@@ -111,7 +111,7 @@ async fn source(
         match look_at(context, &namespace, &named).await? {
             Found::OfCluster(owner) => return Ok(Err(invalid(named.refused(&owner)))),
             Found::Nothing => missing = missing.or(Some(named.missing())),
-            Found::Usable(_) => {}
+            Found::Usable => {}
         }
     }
     Ok(match missing {

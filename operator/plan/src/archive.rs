@@ -15,7 +15,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use deployment::{deployment, is_applied, named_versions, refused_pods};
+pub use deployment::{deployment, is_applied, refused_pods};
 pub use figures::ArchiveFigures;
 pub(crate) use figures::metric;
 pub use report::{ArchivePosition, ArchiveReport, ArchiveState, has_failed, observed, waiting};

@@ -43,9 +43,6 @@ pub const BOOTSTRAP: &str = "kubebrain.io/bootstrap";
 /// Label of the Deployment and the pod of an archive, with the name of the cluster.
 pub const ARCHIVE: &str = "kubebrain.io/archive";
 
-/// Annotation of the pod template of an archive with the versions of the objects that it names, such as the credentials of the destination.
-pub const NAMED_VERSIONS: &str = "kubebrain.io/named-versions";
-
 /// Label with the cluster's name; the selector of everything that belongs to it.
 pub const CLUSTER: &str = "kubebrain.io/cluster";
 /// Annotation of the pod template with the hash over the parts whose change needs a restart.

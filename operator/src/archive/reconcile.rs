@@ -88,8 +88,7 @@ async fn advance(
         }
         Some(Ownership::Ours) | None => {}
     }
-    let versions = named_versions(context, cluster, (wanted.0.into(), own)).await?;
-    let rendered = archive::deployment(cluster, wanted, versions, &context.settings)?;
+    let rendered = archive::deployment(cluster, wanted, &context.settings)?;
     let is_applied = match own {
         Some(live) => {
             let apply = UnchangedApply::of(&rendered, live);
@@ -213,42 +212,10 @@ async fn obstacle(
         match look(context, &namespace, &named).await? {
             Found::OfCluster(owner) => return Ok(Some(refused(named.refused(&owner)))),
             Found::Nothing => missing = missing.or(Some(named.missing())),
-            Found::Usable(_) => {}
+            Found::Usable => {}
         }
     }
     Ok(missing.map(|message| ("WaitingForObject", format!("backup.{message}"))))
-}
-
-/// Returns the versions of the Secrets and ConfigMaps that the spec names, for the pod template. They are read when the Deployment is created
-/// and while the archive does not keep up: only then a change of them, such as other credentials, replaces a pod.
-async fn named_versions(
-    context: &Context,
-    cluster: &KubeBrainCluster,
-    (target, own): (BackupTarget<'_>, Option<&Deployment>),
-) -> Result<Option<String>, PassError> {
-    let recorded = own.and_then(archive::named_versions);
-    let may_help = !context.backups.keeps_up(cluster) && !cluster.spec.paused && cluster.spec.replicas > 0;
-    if own.is_some() && !may_help {
-        return Ok(recorded);
-    }
-    if let Some(read) = context.backups.named_versions(cluster).filter(|_| own.is_some()) {
-        return Ok(read);
-    }
-    let namespace = cluster.namespace().unwrap_or_default();
-    let mut versions = Vec::new();
-    for named in references::named(target) {
-        if named.kind == NamedKind::PersistentVolumeClaim {
-            continue;
-        }
-        if let Found::Usable(version) = look(context, &namespace, &named).await? {
-            versions.push(format!("{}={version}", named.name));
-        }
-    }
-    let versions = (!versions.is_empty()).then(|| versions.join(","));
-    if own.is_some() {
-        context.backups.read_named(cluster, versions.clone());
-    }
-    Ok(versions)
 }
 
 /// Creates the Deployment, or changes exactly this one.

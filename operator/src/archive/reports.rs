@@ -11,13 +11,12 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use plan::archive::{ArchivePosition, CONDITION, ObservedArchive, concerns, has_failed, is_news};
 use plan::backup::completed;
 use plan::last_apply::UnchangedApply;
-use plan::status::ConditionStatus;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 use crate::work_queue::WorkQueue;
 
-/// Minimum interval between passes over a cluster that are asked for the same news, and between reads of the same versions.
+/// Minimum interval between passes over a cluster that are asked for the same news.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The archives and backups of the clusters in one cache, as far as they are known. Clones share it.
@@ -44,8 +43,6 @@ struct KnownBackups {
     last_backup: Option<LastBackup>,
     /// The last apply of the Deployment, if it changed nothing.
     unchanged: Option<UnchangedApply>,
-    /// The versions of the objects that the spec names, and when they were read.
-    named_versions: Option<(Instant, Option<String>)>,
 }
 
 impl BackupReports {
@@ -181,34 +178,6 @@ impl BackupReports {
                 let conditions = cluster.status.as_ref().and_then(|status| status.conditions.as_ref());
                 let mut conditions = conditions.into_iter().flatten();
                 conditions.any(|condition| condition.type_ == CONDITION && has_failed(&condition.reason))
-            }
-            ObservedArchive::Absent => false,
-        }
-    }
-
-    /// Returns the versions of the objects that the spec names, if they were read a short time ago. Where a destination fails, all archives
-    /// do, and none of them reads them in each pass.
-    pub(crate) fn named_versions(&self, cluster: &KubeBrainCluster) -> Option<Option<String>> {
-        let known = self.lock();
-        let read = known.get(&ObjectRef::from_obj(cluster))?.named_versions.as_ref()?;
-        (read.0.elapsed() < ASK_INTERVAL).then(|| read.1.clone())
-    }
-
-    /// Records these versions.
-    pub(crate) fn read_named(&self, cluster: &KubeBrainCluster, versions: Option<String>) {
-        self.with(&ObjectRef::from_obj(cluster), |known| {
-            known.named_versions = Some((Instant::now(), versions));
-        });
-    }
-
-    /// Returns true if the archive of a cluster kept up as of the last pass, or as the status says.
-    pub(crate) fn keeps_up(&self, cluster: &KubeBrainCluster) -> bool {
-        match self.archive(cluster) {
-            ObservedArchive::Reported(report) => report.condition.status == ConditionStatus::True,
-            ObservedArchive::Unknown => {
-                let conditions = cluster.status.as_ref().and_then(|status| status.conditions.as_ref());
-                let mut conditions = conditions.into_iter().flatten();
-                conditions.any(|condition| condition.type_ == CONDITION && condition.status == "True")
             }
             ObservedArchive::Absent => false,
         }

@@ -109,7 +109,7 @@ pub(super) async fn objects_obstacle(
         match look(context, &backup.namespace().unwrap_or_default(), &named).await? {
             Found::OfCluster(owner) => return Ok(refused(named.refused(&owner))),
             Found::Nothing => missing = missing.or(Some(named.missing())),
-            Found::Usable(_) => {}
+            Found::Usable => {}
         }
     }
     Ok(missing.map(|message| (WAITING_FOR_OBJECT, message)))
@@ -117,8 +117,7 @@ pub(super) async fn objects_obstacle(
 
 /// The state of an object that a backup or an archive names.
 pub(crate) enum Found {
-    /// It has this version.
-    Usable(String),
+    Usable,
     Nothing,
     /// It belongs to this cluster.
     OfCluster(String),
@@ -146,7 +145,7 @@ pub(crate) async fn look(context: &Context, namespace: &str, named: &NamedObject
                 .await
                 .map_err(api("reading a ConfigMap"))?;
             // Those of clusters hold certificates, which are public.
-            return Ok(found.map_or(Found::Nothing, |found| usable(&found.metadata)));
+            return Ok(found.map_or(Found::Nothing, |_| Found::Usable));
         }
         NamedKind::PersistentVolumeClaim => {
             let all: Api<PersistentVolumeClaim> = Api::namespaced(client(), namespace);
@@ -165,12 +164,8 @@ pub(crate) async fn look(context: &Context, namespace: &str, named: &NamedObject
     };
     Ok(match label(CLUSTER).filter(|_| is_ours) {
         Some(owner) => Found::OfCluster(owner),
-        None => usable(&metadata),
+        None => Found::Usable,
     })
-}
-
-fn usable(metadata: &ObjectMeta) -> Found {
-    Found::Usable(metadata.resource_version.clone().unwrap_or_default())
 }
 
 /// Creates the Job, or reports its state. The Job is read from the API server: there is one for each backup in progress.

@@ -16,22 +16,20 @@ use super::ARCHIVE_CONTAINER;
 use crate::backup::pod::{PodPlacement, ProgramPod};
 use crate::backup::{BackupTarget, ClusterAccess, runtime};
 use crate::drift;
-use crate::names::{self, ARCHIVE, METRICS_PORT, NAMED_VERSIONS, is_reserved};
+use crate::names::{self, ARCHIVE, METRICS_PORT, is_reserved};
 use crate::objects::{Epoch, is_inherited};
 use crate::spec::OperatorSettings;
 
 /// Former templates that are kept.
 const KEPT_REVISIONS: i32 = 2;
 
-/// Renders the Deployment of an archive, with its hash. The pod reads the objects that the spec names when it starts; `named_versions` are
-/// their versions, so that another value replaces the pod.
+/// Renders the Deployment of an archive, with its hash.
 ///
 /// # Errors
 /// It fails to serialise.
 pub fn deployment(
     cluster: &KubeBrainCluster,
     (backup, archive): (&ClusterBackup, &Archive),
-    named_versions: Option<String>,
     settings: &OperatorSettings,
 ) -> Result<Value, serde_json::Error> {
     let name = cluster.name_any();
@@ -50,7 +48,6 @@ pub fn deployment(
         priority_class_name: placement.priority_class_name,
     };
     let (labels, annotations) = metadata(cluster, &program.labels);
-    let versions = named_versions.map(|versions| (NAMED_VERSIONS.to_owned(), versions));
     let mut pod = program.spec(ARCHIVE_CONTAINER, &runtime(cluster, settings), placement);
     for container in &mut pod.containers {
         container.ports = Some(vec![ContainerPort {
@@ -87,7 +84,7 @@ pub fn deployment(
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(labels),
-                    annotations: Some(annotations.into_iter().chain(versions).collect()),
+                    annotations: Some(annotations),
                     ..ObjectMeta::default()
                 }),
                 spec: Some(pod),
@@ -147,13 +144,6 @@ fn probe(period: i32) -> Probe {
         timeout_seconds: Some(5),
         ..Probe::default()
     }
-}
-
-/// Returns the versions of named objects that the pods of a live Deployment have read, if they are recorded.
-pub fn named_versions(live: &Deployment) -> Option<String> {
-    let template = &live.spec.as_ref()?.template;
-    let annotations = template.metadata.as_ref()?.annotations.as_ref()?;
-    annotations.get(NAMED_VERSIONS).cloned()
 }
 
 /// Returns true if the live Deployment is as rendered: made of the same template, and not changed by others since.

@@ -20,7 +20,7 @@ fn spec(more: &Value, archive: &Value) -> Value {
 
 fn rendered(spec: Value) -> Value {
     let cluster = cluster(spec);
-    deployment(&cluster, wanted(&cluster).unwrap(), None, &settings()).unwrap()
+    deployment(&cluster, wanted(&cluster).unwrap(), &settings()).unwrap()
 }
 
 fn args(deployment: &Value) -> Vec<&str> {
