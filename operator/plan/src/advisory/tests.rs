@@ -63,7 +63,7 @@ fn single_versions_lists_and_withdrawn_records_are_read() {
 }
 
 #[test]
-fn what_is_no_record_is_refused_with_the_reason() {
+fn file_without_records_is_refused_with_the_reason() {
     let events = json!([{"introduced": "0.2"}]);
     let error = Advisory::parse(&record("A", &events).to_string()).unwrap_err();
     assert!(error.starts_with("A: \"0.2\" is no version: "), "{error}");
