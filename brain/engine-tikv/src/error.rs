@@ -186,7 +186,8 @@ impl FailureVerdict {
             }
             ClientError::UndeterminedError(inner) => self.read(inner),
             ClientError::KeyError(key) => self.note(of_key(key)),
-            ClientError::ResolveLockError(_) => self.note(FailureKind::Locked),
+            // The second: a lock whose transaction has left no trace where it should be. Time decides it, or we do.
+            ClientError::ResolveLockError(_) | ClientError::TxnNotFound(_) => self.note(FailureKind::Locked),
             ClientError::RegionError(region) => {
                 if region.raft_entry_too_large.is_some() {
                     self.note(FailureKind::TooLarge);
@@ -223,7 +224,6 @@ fn of_key(error: &ProtoKeyError) -> FailureKind {
     if (error.conflict.is_some() && !rolled_back) || error.already_exist.is_some() {
         FailureKind::Conflict
     } else if error.locked.is_some() || error.txn_not_found.is_some() {
-        // The second: a lock whose transaction has left no trace where it should be. Time decides it, or we do.
         FailureKind::Locked
     } else if error.abort.contains("ommitted") {
         FailureKind::Committed
