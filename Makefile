@@ -70,15 +70,18 @@ tools: tests ## Install and build everything that clusters and tests need
 release-tools: build
 	$(CLUSTER) tools
 
-# The end-to-end tests wait for each other's Kubernetes often enough that the others run beside them. These end long before, and some of them
-# hold elections, whose deadlines do not wait for a processor: fewer at a time.
+# Unit tests first: they use all processors, and their deadlines are the shortest. The end-to-end tests wait for each other's Kubernetes often
+# enough that those of the server as a program run beside them. These end long before, and some of them hold elections, whose deadlines do not
+# wait for a processor: fewer at a time.
 test: tools ## All tests, from unit to end-to-end
-	$(MAKE) --no-print-directory --keep-going --jobs 2 OTHER_THREADS=2 run-others run-e2e
+	$(MAKE) --no-print-directory run-others OTHERS='$(UNIT)'; units=$$?; \
+	$(MAKE) --no-print-directory --keep-going --jobs 2 OTHER_THREADS=2 OTHERS='$(INTEGRATION)' run-others run-e2e && exit $$units
 
 # The tests named "e2e" need the rest: root, Go, a Kubernetes. The others wait, for clocks and for storage that does not answer, as often as
 # they compute: several binaries run at a time.
 UNIT := --lib --bins
-OTHERS := $(UNIT) --test it --test slot_model
+INTEGRATION := --test it --test slot_model
+OTHERS := $(UNIT) $(INTEGRATION)
 BUILT_TESTS := $(CARGO_TARGET_DIR)/tests.json
 # The number of tests of one binary at a time: most of the time they wait.
 OTHER_THREADS ?= 8
@@ -95,7 +98,7 @@ unit: tests ## The tests of each crate by itself, in a minute or two: no root, n
 	$(MAKE) --no-print-directory run-others OTHERS='$(UNIT)'
 
 integration: tests ## The tests of the server as a program, alone and beside a mock of TiKV: no root, no Go, no Kubernetes
-	$(MAKE) --no-print-directory run-others OTHERS='--test it --test slot_model'
+	$(MAKE) --no-print-directory run-others OTHERS='$(INTEGRATION)'
 
 test-long: export KUBEBRAIN_REQUESTS := 500000
 test-long: export KUBEBRAIN_KILLS := 100
