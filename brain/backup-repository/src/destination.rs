@@ -9,27 +9,17 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{Attribute, Attributes, ClientOptions, ObjectStore, RetryConfig};
-
-use http::HyperConnector;
+use object_store::{Attribute, Attributes, ObjectStore};
 
 use crate::last_failure::LastFailure;
 
+mod client;
 mod credentials;
 mod http;
-
-/// Attempts that the client of a store makes, within those that are logged.
-const CLIENT_RETRIES: usize = 2;
-
-/// The time in which it makes them.
-const CLIENT_RETRY_TIMEOUT: Duration = Duration::from_secs(60);
+mod reloading;
 
 /// A destination, as flags give it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,7 +40,9 @@ pub struct DestinationOptions {
     pub kms_key_id: Option<String>,
     /// The provider's file of credentials.
     pub credentials_file: Option<PathBuf>,
-    /// True if credentials come from the file and the variables alone, never from a service of the machine or pod.
+    /// A directory of files with the names of the provider's variables, which take precedence over them.
+    pub credentials_dir: Option<PathBuf>,
+    /// True if credentials come from files and variables alone, never from a service of the machine or pod.
     pub explicit_credentials: bool,
     /// The provider's variables.
     pub variables: Variables,
@@ -69,15 +61,16 @@ impl std::fmt::Debug for Variables {
 impl Variables {
     /// Keeps the variables of providers.
     pub fn of(all: impl IntoIterator<Item = (String, String)>) -> Self {
-        let is_provider = |name: &str| {
-            ["AWS_", "GOOGLE_", "AZURE_"]
-                .iter()
-                .any(|prefix| name.starts_with(prefix))
-        };
         let kept = all
             .into_iter()
-            .filter(|(name, value)| is_provider(name) && !value.is_empty());
+            .filter(|(name, value)| Self::is_of_provider(name) && !value.is_empty());
         Self(kept.collect())
+    }
+
+    fn is_of_provider(name: &str) -> bool {
+        ["AWS_", "GOOGLE_", "AZURE_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
     }
 
     fn get(&self, name: &str) -> Option<&str> {
@@ -85,6 +78,12 @@ impl Variables {
             .iter()
             .find(|(found, _)| found == name)
             .map(|(_, value)| value.as_str())
+    }
+
+    /// Returns these variables, with others that take precedence.
+    fn overlaid(&self, others: Self) -> Self {
+        let kept = self.0.iter().filter(|(name, _)| others.get(name).is_none()).cloned();
+        Self(kept.chain(others.0.iter().cloned()).collect())
     }
 
     /// Returns the keys that a provider has for the variables; it has none for some.
@@ -126,6 +125,7 @@ impl DestinationOptions {
             ("--destination-endpoint", self.endpoint.is_some()),
             ("--destination-ca-file", self.ca_file.is_some()),
             ("--destination-credentials-file", self.credentials_file.is_some()),
+            ("--destination-credentials-dir", self.credentials_dir.is_some()),
             ("--storage-class", self.storage_class.is_some()),
             ("--destination-region", self.region.is_some()),
             ("--destination-path-style", self.path_style.is_some()),
@@ -135,13 +135,13 @@ impl DestinationOptions {
         let (scheme, idle) = match location {
             Location::Directory(_) => ("file", &given[..]),
             Location::S3 { .. } => ("s3", &given[..0]),
-            Location::Gcs { .. } => ("gs", &given[4..]),
+            Location::Gcs { .. } => ("gs", &given[5..]),
             // Its credentials are variables.
             Location::Azure { .. } => {
                 if self.credentials_file.is_some() {
                     return Err(no_effect("--destination-credentials-file", "az"));
                 }
-                ("az", &given[4..])
+                ("az", &given[5..])
             }
         };
         if let Some((flag, _)) = idle.iter().find(|(_, is_given)| *is_given) {
@@ -178,8 +178,8 @@ impl DestinationOptions {
     }
 
     /// Fails unless the file or the variables have credentials: without them the client of a store asks a service of the machine or pod.
-    fn check_credentials(&self, location: &Location) -> Result<(), DestinationError> {
-        let has = |names: &[&str]| names.iter().all(|name| self.variables.get(name).is_some());
+    fn check_credentials(&self, location: &Location, variables: &Variables) -> Result<(), DestinationError> {
+        let has = |names: &[&str]| names.iter().all(|name| variables.get(name).is_some());
         let (is_given, wanted) = match location {
             Location::Directory(_) => (true, ""),
             Location::S3 { .. } => (
@@ -206,6 +206,10 @@ impl DestinationOptions {
                 self.url
             ))),
         }
+    }
+
+    fn failed(&self, error: &object_store::Error) -> DestinationError {
+        DestinationError(format!("the destination {:?}: {error}", self.url))
     }
 
     fn location(&self) -> Result<Location, DestinationError> {
@@ -251,147 +255,38 @@ impl DestinationOptions {
             ))),
         }
     }
-
-    fn client(&self, endpoint: Option<&str>) -> ClientOptions {
-        ClientOptions::new().with_allow_http(endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")))
-    }
 }
 
 fn no_effect(flag: &str, scheme: &str) -> DestinationError {
     DestinationError(format!("{flag} has no effect for a destination {scheme}://"))
 }
 
-fn retries() -> RetryConfig {
-    RetryConfig {
-        max_retries: CLIENT_RETRIES,
-        retry_timeout: CLIENT_RETRY_TIMEOUT,
-        ..RetryConfig::default()
-    }
-}
-
 impl Destination {
     pub(crate) fn open(options: &DestinationOptions) -> Result<Self, DestinationError> {
         options.check()?;
-        let location = options.location()?;
-        let failed =
-            |error: object_store::Error| DestinationError(format!("the destination {:?}: {error}", options.url));
         let failure = LastFailure::default();
         let mut attributes = Attributes::new();
         if let Some(class) = &options.storage_class {
             attributes.insert(Attribute::StorageClass, class.clone().into());
         }
-        if options.explicit_credentials {
-            options.check_credentials(&location)?;
-        }
-        let (store, prefix): (Arc<dyn ObjectStore>, Path) = match location {
+        let (store, prefix, directory): (Arc<dyn ObjectStore>, _, _) = match options.location()? {
             Location::Directory(directory) => {
-                let store = LocalFileSystem::new_with_prefix(&directory).map_err(failed)?;
-                return Ok(Self {
-                    store: Arc::new(store.with_automatic_cleanup(true).with_fsync(true)),
-                    prefix: Path::default(),
-                    attributes,
-                    directory: Some(directory),
-                    failure,
-                });
+                let store = LocalFileSystem::new_with_prefix(&directory).map_err(|error| options.failed(&error))?;
+                let store = store.with_automatic_cleanup(true).with_fsync(true);
+                (Arc::new(store), Path::default(), Some(directory))
             }
-            Location::S3 { bucket, prefix } => {
-                let builder = s3(options, &bucket, &failure)?;
-                (Arc::new(builder.build().map_err(failed)?), prefix)
-            }
-            Location::Gcs { bucket, prefix } => {
-                let mut builder = GoogleCloudStorageBuilder::new();
-                for (key, value) in options.variables.keys::<GoogleConfigKey>("GOOGLE_") {
-                    builder = builder.with_config(key, value);
-                }
-                if let Some(file) = &options.credentials_file {
-                    builder = builder.with_application_credentials(file.display().to_string());
-                }
-                if let Some(endpoint) = &options.endpoint {
-                    builder = builder.with_config(GoogleConfigKey::BaseUrl, endpoint);
-                }
-                let builder = builder
-                    .with_bucket_name(bucket)
-                    .with_client_options(options.client(options.endpoint.as_deref()))
-                    .with_retry(retries())
-                    .with_http_connector(HyperConnector::new(options.ca_file.as_deref(), &failure)?);
-                (Arc::new(builder.build().map_err(failed)?), prefix)
-            }
-            Location::Azure { container, prefix } => {
-                let mut builder = MicrosoftAzureBuilder::new();
-                for (key, value) in options.variables.keys::<AzureConfigKey>("AZURE_") {
-                    builder = builder.with_config(key, value);
-                }
-                if let Some(endpoint) = &options.endpoint {
-                    builder = builder.with_endpoint(endpoint.clone());
-                }
-                let builder = builder
-                    .with_container_name(container)
-                    .with_client_options(options.client(options.endpoint.as_deref()))
-                    .with_retry(retries())
-                    .with_http_connector(HyperConnector::new(options.ca_file.as_deref(), &failure)?);
-                (Arc::new(builder.build().map_err(failed)?), prefix)
+            Location::S3 { prefix, .. } | Location::Gcs { prefix, .. } | Location::Azure { prefix, .. } => {
+                (reloading::open(options, &failure)?, prefix, None)
             }
         };
         Ok(Self {
             store,
             prefix,
             attributes,
-            directory: None,
+            directory,
             failure,
         })
     }
-}
-
-fn s3(options: &DestinationOptions, bucket: &str, failure: &LastFailure) -> Result<AmazonS3Builder, DestinationError> {
-    let variables = &options.variables;
-    let mut builder = AmazonS3Builder::new();
-    for (key, value) in variables.keys::<AmazonS3ConfigKey>("AWS_") {
-        builder = builder.with_config(key, value);
-    }
-    let named = options.credentials_file.clone();
-    let shared = named.or_else(|| variables.get("AWS_SHARED_CREDENTIALS_FILE").map(PathBuf::from));
-    if let Some(file) = shared {
-        let profile = variables.get("AWS_PROFILE").unwrap_or("default");
-        let found = credentials::read(&file, profile)?;
-        builder = builder
-            .with_access_key_id(found.access_key_id)
-            .with_secret_access_key(found.secret_access_key);
-        if let Some(token) = found.session_token {
-            builder = builder.with_token(token);
-        }
-    }
-    if let Some(region) = &options.region {
-        builder = builder.with_region(region);
-    }
-    let endpoint = options
-        .endpoint
-        .as_deref()
-        .or_else(|| variables.get("AWS_ENDPOINT_URL"));
-    let path_style = options.path_style.unwrap_or(endpoint.is_some());
-    if let Some(endpoint) = endpoint {
-        let endpoint = endpoint.trim_end_matches('/');
-        builder = builder.with_endpoint(match endpoint.split_once("://") {
-            // The host is that of the bucket.
-            Some((scheme, host)) if !path_style => format!("{scheme}://{bucket}.{host}"),
-            _ => endpoint.to_owned(),
-        });
-    }
-    let encryption = [
-        ("aws_server_side_encryption", options.encryption_type()?),
-        ("aws_sse_kms_key_id", options.kms_key_id.as_deref()),
-    ];
-    for (key, value) in encryption {
-        let key: AmazonS3ConfigKey = key.parse().expect("the client has these keys");
-        builder = value
-            .into_iter()
-            .fold(builder, |builder, value| builder.with_config(key, value));
-    }
-    Ok(builder
-        .with_bucket_name(bucket)
-        .with_virtual_hosted_style_request(!path_style)
-        .with_client_options(options.client(endpoint))
-        .with_retry(retries())
-        .with_http_connector(HyperConnector::new(options.ca_file.as_deref(), failure)?))
 }
 
 #[cfg(test)]
@@ -445,10 +340,11 @@ mod tests {
     #[test]
     fn options_without_effect_are_refused() {
         type Change = fn(&mut DestinationOptions);
-        let changes: [(&str, &str, Change); 8] = [
+        let changes: [(&str, &str, Change); 9] = [
             ("endpoint", "file", |o| o.endpoint = Some("http://e".to_owned())),
             ("ca-file", "file", |o| o.ca_file = Some("f".into())),
             ("credentials-file", "file az", |o| o.credentials_file = Some("f".into())),
+            ("credentials-dir", "file", |o| o.credentials_dir = Some("d".into())),
             ("--storage-class", "file", |o| o.storage_class = Some("c".to_owned())),
             ("region", "file gs az", |o| o.region = Some("r".to_owned())),
             ("path-style", "file gs az", |o| o.path_style = Some(true)),
@@ -496,7 +392,7 @@ mod tests {
                 variables: Variables::of(variables),
                 ..options(url)
             };
-            options.check_credentials(&options.location().unwrap())
+            options.check_credentials(&options.location().unwrap(), &options.variables)
         };
         let key = &["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
         assert!(opened("file:///d", &[]).is_ok() && opened("s3://b", key).is_ok());

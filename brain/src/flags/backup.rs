@@ -213,10 +213,12 @@ fn keys(value: &'static str, help: &'static str) -> Arg {
     option("encryption-key-file", value, help)
 }
 
-fn destination_flags() -> [Arg; 7] {
+fn destination_flags() -> [Arg; 8] {
     let style = "put the bucket into the path of URLs, not into their host [default: true with an endpoint]";
     let file = "file of credentials: that of AWS's tools, with the profile that AWS_PROFILE names, or Google's in JSON";
-    let explicit = "take credentials from the variables and the file alone, never from a service of the machine or pod";
+    let directory = "directory of files named as the provider's variables, which they take precedence over, such as a mounted Secret; they are \
+                     read again when they change";
+    let explicit = "take credentials from variables and files alone, never from a service of the machine or pod";
     [
         option("destination", "URL", "the place of the backups").required(true),
         option(
@@ -236,6 +238,7 @@ fn destination_flags() -> [Arg; 7] {
         ),
         switch("destination-path-style", style),
         option("destination-credentials-file", "FILE", file),
+        option("destination-credentials-dir", "DIR", directory),
         switch("destination-explicit-credentials", explicit),
     ]
 }
@@ -350,6 +353,7 @@ fn destination(args: &ArgMatches, env: &[(OsString, OsString)]) -> Result<Destin
         server_side_encryption: text("server-side-encryption"),
         kms_key_id: text("kms-key-id"),
         credentials_file: text("destination-credentials-file").map(Into::into),
+        credentials_dir: text("destination-credentials-dir").map(Into::into),
         explicit_credentials: is_set(args, "destination-explicit-credentials"),
         variables: Variables::of(variables),
     };

@@ -1,8 +1,8 @@
-//! The file of credentials that the tools of AWS share: sections of `name = value`.
+//! Credentials in files: that of the tools of AWS, with sections of `name = value`, and a file for each of a provider's variables.
 
 use std::path::Path;
 
-use super::DestinationError;
+use super::{DestinationError, Variables};
 
 /// Credentials of one profile.
 #[derive(PartialEq, Eq)]
@@ -23,6 +23,28 @@ pub(super) fn read(path: &Path, profile: &str) -> Result<SharedCredentials, Dest
         secret_access_key: needed("aws_secret_access_key")?,
         session_token: value("aws_session_token"),
     })
+}
+
+/// Reads the provider's variables from files with their names, without white space at their ends. A mounted Secret is such a directory.
+pub(super) fn in_directory(directory: &Path) -> Result<Variables, DestinationError> {
+    let failed = |path: &Path, error: &dyn std::fmt::Display| {
+        DestinationError(format!("the credentials in {} cannot be read: {error}", path.display()))
+    };
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(|error| failed(directory, &error))? {
+        let path = entry.map_err(|error| failed(directory, &error))?.path();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default()
+            .to_owned();
+        // The kubelet keeps directories beside the files.
+        if Variables::is_of_provider(&name) {
+            let value = std::fs::read_to_string(&path).map_err(|error| failed(&path, &error))?;
+            all.push((name, value.trim().to_owned()));
+        }
+    }
+    Ok(Variables::of(all))
 }
 
 fn value(text: &str, profile: &str, name: &str) -> Option<String> {
@@ -56,6 +78,25 @@ aws_secret_access_key=c
 aws_session_token = t
 [empty]
 ";
+
+    #[test]
+    fn variables_are_read_from_files_with_their_names() {
+        let dir = tempfile::TempDir::new().unwrap();
+        std::fs::create_dir(dir.path().join("..data")).unwrap();
+        for (name, value) in [("AWS_ACCESS_KEY_ID", "ONE\n"), ("AWS_REGION", "\n"), ("PATH", "/bin")] {
+            std::fs::write(dir.path().join(name), value).unwrap();
+        }
+        let found = in_directory(dir.path()).ok().unwrap();
+        assert_eq!(
+            found,
+            Variables::of([("AWS_ACCESS_KEY_ID".to_owned(), "ONE".to_owned())])
+        );
+        std::fs::write(dir.path().join("AZURE_CLIENT_ID"), [0xff]).unwrap();
+        let error = in_directory(dir.path()).err().unwrap().to_string();
+        assert!(error.contains("AZURE_CLIENT_ID cannot be read"), "{error}");
+        let error = in_directory(&dir.path().join("none")).err().unwrap().to_string();
+        assert!(error.contains("none cannot be read"), "{error}");
+    }
 
     #[test]
     fn profiles_are_read() {

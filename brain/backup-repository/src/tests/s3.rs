@@ -270,3 +270,39 @@ async fn credentials_come_from_a_file_too() {
     assert_eq!(repository.names().await.unwrap(), []);
     assert_eq!(bucket.lock().unwrap().asked, ["GET"]);
 }
+
+#[tokio::test]
+async fn credentials_in_a_directory_are_followed() {
+    let dir = TempDir::new().unwrap();
+    let write = |name: &str, value: &str| std::fs::write(dir.path().join(name), value).unwrap();
+    write("AWS_ACCESS_KEY_ID", "TWO");
+    write("AWS_SECRET_ACCESS_KEY", "s");
+    let bucket = Shared::default();
+    let (_server, endpoint) = start(&bucket).await;
+    let destination = DestinationOptions {
+        url: "s3://bucket".to_owned(),
+        endpoint: Some(endpoint),
+        region: Some("eu-test-1".to_owned()),
+        credentials_dir: Some(dir.path().to_owned()),
+        explicit_credentials: true,
+        variables: variables("THREE"),
+        ..DestinationOptions::default()
+    };
+    let repository = Repository::open(&destination).unwrap();
+    let wait = || async {
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        tokio::time::resume();
+    };
+    repository.names().await.unwrap_err();
+    write("AWS_ACCESS_KEY_ID", "ONE");
+    wait().await;
+    assert_eq!(repository.names().await.unwrap(), []);
+    // Files that no client can be made of change nothing.
+    std::fs::write(dir.path().join("AWS_ACCESS_KEY_ID"), [0xff]).unwrap();
+    wait().await;
+    assert_eq!(repository.names().await.unwrap(), []);
+    write("AWS_ACCESS_KEY_ID", "TWO");
+    wait().await;
+    repository.names().await.unwrap_err();
+}

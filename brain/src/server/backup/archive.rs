@@ -20,7 +20,7 @@ use backup::archive::{Feed, FeedItem};
 use backup::import::{Source, SourceCompacted, SourceOptions};
 use backup::snapshot::Spool;
 use backup_repository::archive::{ArchiveWriter, TakenOver};
-use backup_repository::{CreateOptions, EncryptionKey, Repository, shortened};
+use backup_repository::{CreateOptions, EncryptionKey, ObjectError, Repository, shortened};
 use etcd_types::types::Revision;
 use net::http::page;
 use telemetry::metrics::{ArchiveMetrics, Metrics};
@@ -95,7 +95,7 @@ async fn archive(
         source = Source::open(options.source.clone()) => source?.for_archive(),
     };
     let cluster = format!("{:x}", source.cluster_id());
-    let stored = repository.archive(&cluster).await?;
+    let stored = until_it_answers(metrics, leave, async || repository.archive(&cluster).await).await?;
     let newest = stored.spans().pop();
     if let Some(span) = &newest {
         // Before another process is ended that archives the same cluster.
@@ -133,6 +133,37 @@ async fn archive(
     }
     let (cluster, revision) = (&archive.cluster, archive.writer.stored());
     Ok(format!("archived the cluster {cluster} up to revision {revision}\n"))
+}
+
+/// Repeats a first request to the destination until it succeeds: another process would begin with it, too, and only much later.
+async fn until_it_answers<T>(
+    metrics: &ArchiveMetrics,
+    leave: &CancellationToken,
+    mut request: impl AsyncFnMut() -> Result<T, ObjectError>,
+) -> anyhow::Result<T> {
+    loop {
+        let answer = tokio::select! {
+            biased;
+            () = leave.cancelled() => anyhow::bail!("interrupted"),
+            answer = request() => answer,
+        };
+        match answer {
+            Ok(answer) => {
+                metrics.set_store_failure(None);
+                return Ok(answer);
+            }
+            Err(failure) => pause(metrics, &failure.into(), "cannot read the archive").await,
+        }
+    }
+}
+
+/// Reports a failure of the destination, and waits.
+async fn pause(metrics: &ArchiveMetrics, failure: &anyhow::Error, what: &str) {
+    metrics.failures.inc();
+    let error = shortened(&format!("{failure:#}"));
+    metrics.set_store_failure(Some(error.clone()));
+    error!(error, again_in = ?FAILURE_PAUSE, "{what}");
+    tokio::time::sleep(FAILURE_PAUSE).await;
 }
 
 /// The next thing to do.
@@ -354,16 +385,9 @@ impl Archive<'_> {
     }
 
     async fn pause(&self, failure: &anyhow::Error) {
-        self.metrics.failures.inc();
         self.observe();
-        let error = shortened(&format!("{failure:#}"));
-        self.metrics.set_store_failure(Some(error.clone()));
-        error!(
-            error,
-            again_in = ?FAILURE_PAUSE,
-            "cannot store the archive: changes wait, and are lost if the members compact them before"
-        );
-        tokio::time::sleep(FAILURE_PAUSE).await;
+        let what = "cannot store the archive: changes wait, and are lost if the members compact them before";
+        pause(self.metrics, failure, what).await;
     }
 
     fn observe(&self) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crds::KubeBrainBackup;
 use e2e_cluster::namespace::NODE;
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -57,7 +58,7 @@ async fn complete(kit: &Kit, name: &str) -> String {
     status.backup_name.unwrap()
 }
 
-/// A new pod of the archive reads other credentials, and is not taken for a recovery before it stores something.
+/// The pod of the archive takes other credentials from its Secret while it runs, also if it never had right ones.
 async fn credentials_are_rotated(brains: &Brains<'_>, load: &Load<'_>, store: &mut ObjectStore) {
     let kit = brains.kit;
     let rotated = store.rotate_credentials();
@@ -67,16 +68,29 @@ async fn credentials_are_rotated(brains: &Brains<'_>, load: &Load<'_>, store: &m
     brains
         .until_condition("Archiving", "False", &["DestinationFailed"])
         .await;
+    let former = archive_pod(kit).await.unwrap().name_any();
+    let pods = kit.api::<Pod>();
+    pods.delete(&former, &DeleteParams::default()).await.unwrap();
+    let failing = kit
+        .eventually("a new pod that fails", async || {
+            let pod = archive_pod(kit).await?;
+            let failing = figure(&pod, "kubebrain_archive_failing").await?;
+            match pod.name_any() != former && failing == 1 {
+                true => Ok(pod.name_any()),
+                false => Err(format!("{} with {failing}", pod.name_any())),
+            }
+        })
+        .await;
+    brains
+        .until_condition("Archiving", "False", &["DestinationFailed"])
+        .await;
     for secret in [rotated, store.right_credentials(WRONG_CREDENTIALS)] {
         kit.try_apply(&secret).await.unwrap();
     }
-    let pods = ListParams::default().labels(ARCHIVE_PODS);
-    let archive = kit.api::<Pod>();
-    archive
-        .delete_collection(&DeleteParams::default(), &pods)
-        .await
-        .unwrap();
     brains.until_condition("Archiving", "True", &["Archiving"]).await;
+    let pod = archive_pod(kit).await.unwrap();
+    let status = pod.status.clone().unwrap().container_statuses.unwrap();
+    assert_eq!((pod.name_any(), status[0].restart_count), (failing, 0));
 }
 
 /// A cluster that is to begin with a damaged backup says which object is damaged.
@@ -192,20 +206,31 @@ fn object_store_that_fails_is_named_and_nothing_is_lost() {
     });
 }
 
+/// The pod of the archive, once it has an address.
+async fn archive_pod(kit: &Kit) -> Result<Pod, String> {
+    let found = kit.api::<Pod>().list(&ListParams::default().labels(ARCHIVE_PODS)).await;
+    let mut found = found.map_err(|error| error.to_string())?.items.into_iter();
+    found
+        .find(|pod| pods::address(pod).is_some())
+        .ok_or("no pod".to_owned())
+}
+
+/// A metric of a pod of the archive.
+async fn figure(pod: &Pod, metric: &str) -> Result<i64, String> {
+    let address = pods::address(pod).ok_or("no address")?;
+    let page = programs::probe::command(&format!("{address}:2381"), "GET", "/metrics", "").await;
+    let page = page.map_err(|error| format!("{error:#}"))?;
+    let mut lines = page.lines();
+    let value = lines.find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+    value.and_then(|value| value.parse().ok()).ok_or(page)
+}
+
 /// Waits until the pod of the archive says that everything up to a revision is stored.
 async fn stored(kit: &Kit, revision: i64) {
     kit.eventually(&format!("stored up to {revision}"), async || {
-        let found = kit.api::<Pod>().list(&ListParams::default().labels(ARCHIVE_PODS)).await;
-        let found = found.map_err(|error| error.to_string())?;
-        let address = found.items.iter().find_map(pods::address).ok_or("no pod")?;
-        let page = programs::probe::command(&format!("{address}:2381"), "GET", "/metrics", "").await;
-        let page = page.map_err(|error| format!("{error:#}"))?;
-        let mut lines = page.lines();
-        let last = lines.find_map(|line| line.strip_prefix("kubebrain_archive_last_revision "));
-        match last.map(str::parse::<i64>) {
-            Some(Ok(last)) if last >= revision => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
+        let pod = archive_pod(kit).await?;
+        let last = figure(&pod, "kubebrain_archive_last_revision").await?;
+        (last >= revision).then_some(()).ok_or_else(|| last.to_string())
     })
     .await;
 }

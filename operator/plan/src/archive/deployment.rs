@@ -34,7 +34,7 @@ pub fn deployment(
 ) -> Result<Value, serde_json::Error> {
     let name = cluster.name_any();
     let target = BackupTarget::from(backup);
-    let mut program = ProgramPod::new("archive", target, "kubebrain-archive", (ARCHIVE, &name));
+    let mut program = ProgramPod::lasting("archive", target, "kubebrain-archive", (ARCHIVE, &name));
     program.store(target, &ClusterAccess::of(cluster, settings));
     program.flag("archive-interval", archive.interval());
     let any = Epoch::NEWEST.any_address();

@@ -50,6 +50,7 @@ fn deployment_archives_the_whole_cluster_and_has_no_more_rights_than_brains() {
             "archive",
             "--destination=s3://b/dev",
             "--destination-explicit-credentials",
+            "--destination-credentials-dir=/etc/kubebrain/credentials",
             "--storage-class=STANDARD_IA",
             "--encryption-key-file=/etc/kubebrain/encryption/key",
             "--endpoints=https://dev-client.brains.svc:2379",
@@ -74,6 +75,24 @@ fn deployment_archives_the_whole_cluster_and_has_no_more_rights_than_brains() {
     let container = &pod["containers"][0];
     assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
     assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/metrics");
+    let credentials = pod["volumes"].as_array().unwrap();
+    let credentials = credentials
+        .iter()
+        .find(|volume| volume["name"] == "credentials")
+        .unwrap();
+    let source = &credentials["projected"]["sources"][0]["secret"];
+    assert_eq!((&source["name"], &source["optional"]), (&json!("s3"), &json!(true)));
+    let keys: Vec<_> = source["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| &item["key"])
+        .collect();
+    assert_eq!(
+        keys,
+        ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"]
+    );
+    assert_eq!(container["env"].as_array().unwrap().len(), 2, "those of the user");
     assert_eq!(
         container["ports"][0]["name"], "metrics",
         "a PodMonitor would not find it"

@@ -9,7 +9,7 @@ use crds::cluster::image::LocalRef;
 use crds::cluster::status::BundleKind;
 use crds::wishes::CUTOVER;
 use k8s_openapi::api::core::v1::{
-    Container, DownwardAPIProjection, DownwardAPIVolumeFile, EnvVar, EnvVarSource, LocalObjectReference,
+    Container, DownwardAPIProjection, DownwardAPIVolumeFile, EnvVar, EnvVarSource, KeyToPath, LocalObjectReference,
     ObjectFieldSelector, PersistentVolumeClaimVolumeSource, PodSpec, ResourceRequirements, SecretKeySelector,
     Toleration, Volume, VolumeMount, VolumeProjection,
 };
@@ -58,6 +58,8 @@ pub(crate) struct ProgramPod {
     pub(crate) mounts: Vec<VolumeMount>,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) account: Option<String>,
+    /// True if credentials are files, which follow their Secret while the pod runs; otherwise they are variables.
+    follows_secrets: bool,
 }
 
 /// Resources and placement of such a pod.
@@ -73,7 +75,18 @@ impl ProgramPod {
     /// Returns a pod that runs `kubebrain backup ACTION` and reaches the target. It has the labels by which it is known, without those by
     /// which Services and budgets select brains.
     pub(crate) fn new(action: &str, target: BackupTarget<'_>, app: &str, own: (&str, &str)) -> Self {
+        Self::of_command(&["backup", action], app, own).reaching(target)
+    }
+
+    /// Returns the same for a pod that runs until it is deleted.
+    pub(crate) fn lasting(action: &str, target: BackupTarget<'_>, app: &str, own: (&str, &str)) -> Self {
         let mut pod = Self::of_command(&["backup", action], app, own);
+        pod.follows_secrets = true;
+        pod.reaching(target)
+    }
+
+    fn reaching(mut self, target: BackupTarget<'_>) -> Self {
+        let pod = &mut self;
         pod.account = target.service_account_name.map(str::to_owned);
         let to = target.destination;
         if let Some(s3) = &to.s3 {
@@ -85,7 +98,7 @@ impl ProgramPod {
         } else if let Some(claim) = &to.persistent_volume_claim {
             pod.reach_claim(claim);
         }
-        pod
+        self
     }
 
     /// Returns a pod that runs a subcommand, with the labels by which it is known.
@@ -102,6 +115,7 @@ impl ProgramPod {
                 own,
             ]),
             account: None,
+            follows_secrets: false,
         }
     }
 
@@ -272,6 +286,12 @@ impl ProgramPod {
     /// identity of the node.
     fn credentials(&mut self, secret: &str, variables: &[(&str, bool)]) {
         self.args.push("--destination-explicit-credentials".to_owned());
+        if self.follows_secrets && !variables.is_empty() {
+            let files = variables.iter().map(|(name, _)| item(name, name)).collect();
+            let path = self.project(CREDENTIALS_VOLUME, vec![from_secret_if_present(secret, files)]);
+            self.flag("destination-credentials-dir", path);
+            return;
+        }
         let variables = variables
             .iter()
             .map(|(name, is_required)| from_key(name, secret, name, *is_required));
@@ -328,6 +348,15 @@ impl ProgramPod {
             ..PodSpec::default()
         }
     }
+}
+
+/// Returns those of the keys that the Secret has: the program names what is missing.
+fn from_secret_if_present(secret: &str, items: Vec<KeyToPath>) -> VolumeProjection {
+    let mut projection = from_secret(secret, items);
+    if let Some(source) = &mut projection.secret {
+        source.optional = Some(true);
+    }
+    projection
 }
 
 /// Returns a variable with the value of a Secret's key.
