@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use plan::advisory::{Advisory, KnownAdvisories};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 /// The interval at which the directory is read. A ConfigMap takes about a minute to its pods anyway.
 const READ_INTERVAL: Duration = Duration::from_secs(30);
@@ -31,7 +31,13 @@ impl Advisories {
     pub(crate) async fn read(&self, directory: &Path) {
         let path = directory.to_owned();
         let found = tokio::task::spawn_blocking(move || read_all(&path)).await;
-        let Ok(found) = found else { return };
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                error!(directory = %directory.display(), error = &error as &dyn std::error::Error, "cannot read advisories");
+                return;
+            }
+        };
         if *self.known() == found {
             return;
         }
@@ -69,9 +75,14 @@ fn read_all(directory: &Path) -> KnownAdvisories {
     for name in names.iter().take(MAX_FILES) {
         let advisories = read(&directory.join(name)).and_then(|text| Advisory::parse(&text));
         match advisories {
-            Ok(advisories) => {
+            Ok(records) => {
                 known.files += 1;
-                known.advisories.extend(advisories);
+                for record in records {
+                    match record {
+                        Ok(advisory) => known.advisories.push(advisory),
+                        Err(error) => known.unreadable.push(format!("{name}: {error}")),
+                    }
+                }
             }
             Err(error) => known.unreadable.push(format!("{name}: {error}")),
         }

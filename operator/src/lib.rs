@@ -20,7 +20,7 @@ use plan::spec::OperatorSettings;
 use prometheus::core::Collector;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 mod advisories;
 mod api_error;
@@ -179,6 +179,9 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     info!(version = env!("CARGO_PKG_VERSION"), listen = %flags.listen, leader_elect = flags.leader_elect, "started");
     let advisories = Advisories::default();
     if let Some(directory) = flags.advisories_dir {
+        if !directory.is_dir() {
+            warn!(directory = %directory.display(), "there is no directory of advisories (--advisories-dir)");
+        }
         // Before the first pass.
         advisories.read(&directory).await;
         tasks.spawn("advisories", advisories.clone().follow(directory, stop.clone()));

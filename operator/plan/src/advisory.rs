@@ -54,23 +54,29 @@ enum RangeEvent {
     Fixed(Version),
     /// The last affected one, if no fixed one is known.
     LastAffected(Version),
+    /// The first one that the range says nothing about.
+    Limit(Version),
 }
 
 impl Advisory {
-    /// Returns the advisories about brains in a file with one record of OSV, or with a list of them. Withdrawn ones are left out.
+    /// Returns the advisories about brains in a file with one record of OSV, or with a list of them, or for each record that is none what is
+    /// wrong with it. Withdrawn ones are left out.
     ///
     /// # Errors
-    /// The file has something else, or a version that is none. The message says where.
-    pub fn parse(text: &str) -> Result<Vec<Self>, String> {
+    /// The file has something else.
+    pub fn parse(text: &str) -> Result<Vec<Result<Self, String>>, String> {
         let is_list = text.trim_start().starts_with('[');
         let records = match is_list {
-            true => serde_json::from_str::<Vec<Record>>(text),
+            true => serde_json::from_str::<Vec<serde_json::Value>>(text),
             false => serde_json::from_str(text).map(|record| vec![record]),
         };
         let records = records.map_err(|error| error.to_string())?;
-        let about_brains = records.into_iter().map(Record::about_brains);
-        let found: Result<Vec<Option<Self>>, String> = about_brains.collect();
-        Ok(found?.into_iter().flatten().collect())
+        let about_brains = records.into_iter().map(|record| {
+            let id = record["id"].as_str().map_or_else(String::new, |id| format!("{id}: "));
+            let record: Record = serde_json::from_value(record).map_err(|error| format!("{id}{error}"))?;
+            record.about_brains().map_err(|error| format!("{id}{error}"))
+        });
+        Ok(about_brains.filter_map(Result::transpose).collect())
     }
 
     /// Returns true if it is about this version.
@@ -90,7 +96,7 @@ impl Advisory {
             .flat_map(|affected| affected.ranges.iter().flatten());
         let fixed = events.filter_map(|event| match event {
             RangeEvent::Fixed(fixed) => Some(fixed),
-            RangeEvent::Introduced(_) | RangeEvent::LastAffected(_) => None,
+            RangeEvent::Introduced(_) | RangeEvent::LastAffected(_) | RangeEvent::Limit(_) => None,
         });
         fixed.filter(|fixed| *fixed > version && !self.affects(fixed)).min()
     }
@@ -108,7 +114,7 @@ fn version(text: &str) -> Result<Version, semver::Error> {
 /// The order of the events of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum EventOrder {
-    Fixed,
+    Ended,
     Introduced,
     LastAffected,
 }
@@ -123,7 +129,9 @@ fn is_within(range: &[RangeEvent], version: &Version) -> bool {
                 let has_begun = first.as_ref().is_none_or(|first| first <= version);
                 has_begun.then_some((first.as_ref(), EventOrder::Introduced))
             }
-            RangeEvent::Fixed(fixed) => (fixed <= version).then_some((Some(fixed), EventOrder::Fixed)),
+            RangeEvent::Fixed(end) | RangeEvent::Limit(end) => {
+                (end <= version).then_some((Some(end), EventOrder::Ended))
+            }
             RangeEvent::LastAffected(last) => (last < version).then_some((Some(last), EventOrder::LastAffected)),
         })
         .collect();
@@ -138,28 +146,35 @@ pub struct KnownAdvisories {
     pub advisories: Vec<Advisory>,
     /// The number of files that were read; 0 if there are no advisories to judge by.
     pub files: usize,
-    /// Why files could not be read, by name.
+    /// Why files, or records in them, could not be read, by name.
     pub unreadable: Vec<String>,
 }
 
-/// Returns the condition; `None` as long as there are no advisories. `versions` are those that the members report.
-pub fn condition(
-    before: &[Condition],
-    known: &KnownAdvisories,
-    versions: &BTreeSet<String>,
-) -> Option<ConditionUpdate> {
+/// The versions of the members of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemberVersions {
+    /// Those that members report.
+    pub reported: BTreeSet<String>,
+    /// True if there are members that do not answer.
+    pub is_partial: bool,
+}
+
+/// Returns the condition; `None` as long as there are no advisories.
+pub fn condition(before: &[Condition], known: &KnownAdvisories, members: &MemberVersions) -> Option<ConditionUpdate> {
     if known.files == 0 && known.unreadable.is_empty() {
         return None;
     }
-    if versions.is_empty() {
-        let former = before.iter().find(|condition| condition.type_ == CONDITION);
+    let former = before.iter().find(|condition| condition.type_ == CONDITION);
+    if members.reported.is_empty() {
         return former.map(|former| ConditionUpdate::kept(CONDITION, former));
     }
     let say = |status, reason, message: String| Some(ConditionUpdate::new(CONDITION, status, reason, message));
-    // A brain is untrusted, and may report anything.
-    let versions: Vec<Version> = versions.iter().filter_map(|text| version(text).ok()).collect();
+    let versions = members.reported.iter().filter_map(|text| version(text).ok());
+    let versions: Vec<Version> = versions.collect();
+    let mut ids = BTreeSet::new();
     let mut named = Vec::new();
-    for advisory in &known.advisories {
+    // Two files may have the same record.
+    for advisory in known.advisories.iter().filter(|advisory| ids.insert(&advisory.id)) {
         let affected = versions.iter().filter(|version| advisory.affects(version));
         named.extend(affected.min().map(|version| sentence(advisory, version)));
     }
@@ -172,6 +187,15 @@ pub fn condition(
             String::new()
         };
         return say(ConditionStatus::True, "KnownAdvisories", named.join("; ") + &more);
+    }
+    if let Some(former) = former.filter(|former| members.is_partial && former.reason == "KnownAdvisories") {
+        return Some(ConditionUpdate::kept(CONDITION, former));
+    }
+    // A brain is untrusted, and may report anything.
+    if let Some(unknown) = members.reported.iter().find(|text| version(text).is_err()) {
+        let unknown: String = unknown.chars().take(MAX_SUMMARY_CHARS).collect();
+        let message = format!("a member reports {unknown:?}, which is no version");
+        return say(ConditionStatus::Unknown, "UnknownVersion", message);
     }
     if !known.unreadable.is_empty() {
         let named = known.unreadable.iter().take(MAX_NAMED);

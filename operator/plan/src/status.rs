@@ -3,8 +3,6 @@
 //! Invariants: conditions keep their transition time unless their status flips. The status does not change between passes while nothing
 //! happens, so a settled cluster costs no writes.
 
-use std::collections::BTreeSet;
-
 use crds::KubeBrainCluster;
 use crds::cluster::image::LocalRef;
 use crds::cluster::status::{
@@ -17,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::advisory;
+use crate::advisory::{self, MemberVersions};
 use crate::applied::AppliedSteps;
 use crate::archive;
 use crate::bootstrap;
@@ -182,7 +180,11 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
     updates.extend(archive::condition(before, &pass.observed.archive));
     // A cluster without pods runs no version.
     if !pass.observed.pods.is_empty() {
-        updates.extend(advisory::condition(before, &pass.observed.advisories, &versions(pass)));
+        updates.extend(advisory::condition(
+            before,
+            &pass.observed.advisories,
+            &member_versions(pass),
+        ));
     }
     publishable(cluster, status, &updates, now)
 }
@@ -265,10 +267,13 @@ fn leader(pass: &StatusInput<'_>, previous: Option<&LeaderStatus>) -> Option<Lea
     })
 }
 
-/// Returns the versions that members report.
-fn versions(pass: &StatusInput<'_>) -> BTreeSet<String> {
-    let answers = pass.observed.probes.values().flatten();
-    answers.map(|answer| answer.version.clone()).collect()
+fn member_versions(pass: &StatusInput<'_>) -> MemberVersions {
+    let probes = &pass.observed.probes;
+    let answers = |pod: &Pod| matches!(probes.get(&pod.name_any()), Some(Ok(_)));
+    MemberVersions {
+        reported: probes.values().flatten().map(|answer| answer.version.clone()).collect(),
+        is_partial: !pass.observed.pods.iter().all(answers),
+    }
 }
 
 /// Returns the version that every member reports; `None` if they differ, or one of them reports none.

@@ -1,4 +1,4 @@
-//! Records of OSV, as far as they matter: fields that are not named here are ignored.
+//! Records of OSV, as far as they matter: fields that are not named here are ignored, and optional ones may be null.
 
 use semver::Version;
 use serde::Deserialize;
@@ -8,20 +8,16 @@ use super::{Advisory, AffectedVersions, PACKAGE, RangeEvent};
 #[derive(Deserialize)]
 pub(super) struct Record {
     id: String,
-    #[serde(default)]
-    summary: String,
+    summary: Option<String>,
     withdrawn: Option<String>,
-    #[serde(default)]
-    affected: Vec<Affected>,
+    affected: Option<Vec<Affected>>,
 }
 
 #[derive(Deserialize)]
 struct Affected {
     package: Option<Package>,
-    #[serde(default)]
-    ranges: Vec<Range>,
-    #[serde(default)]
-    versions: Vec<String>,
+    ranges: Option<Vec<Range>>,
+    versions: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -33,8 +29,7 @@ struct Package {
 struct Range {
     #[serde(rename = "type")]
     type_: String,
-    #[serde(default)]
-    events: Vec<Event>,
+    events: Option<Vec<Event>>,
 }
 
 #[derive(Deserialize)]
@@ -42,6 +37,7 @@ struct Event {
     introduced: Option<String>,
     fixed: Option<String>,
     last_affected: Option<String>,
+    limit: Option<String>,
 }
 
 impl Record {
@@ -52,21 +48,26 @@ impl Record {
         }
         let is_about_brains = |affected: &Affected| affected.package.as_ref().is_some_and(|it| it.name == PACKAGE);
         let mut affected = Vec::new();
-        for entry in self.affected.iter().filter(|entry| is_about_brains(entry)) {
+        for entry in self.affected.iter().flatten().filter(|entry| is_about_brains(entry)) {
             // Commits say nothing about the version that a member reports.
-            let ranges = entry.ranges.iter().filter(|range| range.type_ == "SEMVER");
+            let ranges = entry.ranges.iter().flatten().filter(|range| range.type_ == "SEMVER");
             let ranges: Result<_, String> = ranges.map(Range::events).collect();
-            let versions: Result<_, String> = entry.versions.iter().map(|version| parse(version)).collect();
-            let in_advisory = |error| format!("{}: {error}", self.id);
+            let versions = entry.versions.iter().flatten().map(|version| parse(version));
+            let versions: Result<_, String> = versions.collect();
             affected.push(AffectedVersions {
-                ranges: ranges.map_err(in_advisory)?,
-                versions: versions.map_err(in_advisory)?,
+                ranges: ranges?,
+                versions: versions?,
             });
         }
         let counts = !affected.is_empty();
         Ok(counts.then(|| Advisory {
             id: self.id,
-            summary: self.summary.split_whitespace().collect::<Vec<_>>().join(" "),
+            summary: self
+                .summary
+                .unwrap_or_default()
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" "),
             affected,
         }))
     }
@@ -75,7 +76,7 @@ impl Record {
 impl Range {
     fn events(&self) -> Result<Vec<RangeEvent>, String> {
         let mut events = Vec::new();
-        for event in &self.events {
+        for event in self.events.iter().flatten() {
             match event.introduced.as_deref() {
                 Some("0") => events.push(RangeEvent::Introduced(None)),
                 Some(version) => events.push(RangeEvent::Introduced(Some(parse(version)?))),
@@ -86,6 +87,10 @@ impl Range {
             }
             if let Some(version) = &event.last_affected {
                 events.push(RangeEvent::LastAffected(parse(version)?));
+            }
+            // OSV: "*" is no limit.
+            if let Some(version) = event.limit.as_ref().filter(|limit| *limit != "*") {
+                events.push(RangeEvent::Limit(parse(version)?));
             }
         }
         Ok(events)

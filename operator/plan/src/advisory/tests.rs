@@ -19,7 +19,8 @@ fn record(id: &str, events: &Value) -> Value {
 }
 
 fn parse(record: &Value) -> Vec<Advisory> {
-    Advisory::parse(&record.to_string()).unwrap()
+    let records = Advisory::parse(&record.to_string()).unwrap();
+    records.into_iter().map(Result::unwrap).collect()
 }
 
 fn affected(advisory: &Advisory, versions: &[&str]) -> Vec<bool> {
@@ -46,6 +47,12 @@ fn ranges_begin_and_end_with_their_events_in_any_order() {
     assert_eq!(affected(&found[0], &versions), expected);
     let all = parse(&record("A", &json!([{"introduced": "0"}])));
     assert_eq!(affected(&all[0], &versions), [true; 8]);
+    let limited = parse(&record(
+        "A",
+        &json!([{"introduced": "0"}, {"limit": "0.3.0"}, {"limit": "*"}]),
+    ));
+    let expected = [true, true, true, true, false, false, false, false];
+    assert_eq!(affected(&limited[0], &versions), expected);
     let none = parse(&record("A", &json!([{"fixed": "0.3.0"}])));
     assert_eq!(affected(&none[0], &versions), [false; 8]);
 }
@@ -65,13 +72,20 @@ fn single_versions_lists_and_withdrawn_records_are_read() {
 #[test]
 fn file_without_records_is_refused_with_the_reason() {
     let events = json!([{"introduced": "0.2"}]);
-    let error = Advisory::parse(&record("A", &events).to_string()).unwrap_err();
+    let good = record("B", &json!([{"introduced": "0"}]));
+    let mut found = Advisory::parse(&json!([record("A", &events), good]).to_string())
+        .unwrap()
+        .into_iter();
+    let error = found.next().unwrap().unwrap_err();
     assert!(error.starts_with("A: \"0.2\" is no version: "), "{error}");
-    let cases = [("{}", "missing field `id`"), ("", "EOF"), ("[1]", "invalid type")];
-    for (text, expected) in cases {
-        let error = Advisory::parse(text).unwrap_err();
+    assert_eq!(found.next().unwrap().unwrap().id, "B", "one record hides no other");
+    for (text, expected) in [("{}", "missing field `id`"), ("[1]", "invalid type")] {
+        let error = Advisory::parse(text).unwrap().remove(0).unwrap_err();
         assert!(error.contains(expected), "{text}: {error}");
     }
+    assert!(Advisory::parse("").unwrap_err().contains("EOF"));
+    let nothing = json!({"id": "C", "summary": null, "affected": null});
+    assert_eq!(parse(&nothing), []);
 }
 
 fn known(records: &[Value]) -> KnownAdvisories {
@@ -83,9 +97,18 @@ fn known(records: &[Value]) -> KnownAdvisories {
 }
 
 fn say(known: &KnownAdvisories, versions: &[&str]) -> String {
-    let versions = versions.iter().map(|version| (*version).to_owned()).collect();
-    let said = condition(&[], known, &versions);
-    said.map_or_else(String::new, |it| {
+    said(condition(&[], known, &reported(versions)))
+}
+
+fn reported(versions: &[&str]) -> MemberVersions {
+    MemberVersions {
+        reported: versions.iter().map(|version| (*version).to_owned()).collect(),
+        is_partial: false,
+    }
+}
+
+fn said(condition: Option<ConditionUpdate>) -> String {
+    condition.map_or_else(String::new, |it| {
         format!("{} {}: {}", it.status.as_str(), it.reason, it.message)
     })
 }
@@ -106,9 +129,12 @@ fn condition_names_the_advisories_and_what_fixes_them() {
         "False AsExpected: no advisory is about the version of a member"
     );
     assert_eq!(
-        say(&one, &["\u{1b}[31m"]),
-        "False AsExpected: no advisory is about the version of a member"
+        say(&one, &["0.3.1", "\u{1b}[31m"]),
+        "Unknown UnknownVersion: a member reports \"\\u{1b}[31m\", which is no version"
     );
+    assert!(say(&one, &["0.3.0", "x"]).starts_with("True KnownAdvisories: A affects 0.3.0 "));
+    let twice = known(&[record("A", &events), record("A", &events)]);
+    assert_eq!(say(&twice, &["0.3.0"]), both);
     assert_eq!(say(&one, &[]), "", "no member has answered");
     assert_eq!(say(&KnownAdvisories::default(), &["0.2.0"]), "");
     let last = known(&[record("A", &json!([{"introduced": "0"}, {"last_affected": "0.2.0"}]))]);
@@ -118,6 +144,30 @@ fn condition_names_the_advisories_and_what_fixes_them() {
         say(&unfixed, &["0.2.0"]),
         "True KnownAdvisories: A affects 0.2.0 (no version fixes it): writes are lost"
     );
+}
+
+#[test]
+fn condition_stays_while_a_member_that_was_affected_may_be_silent() {
+    let one = known(&[record("A", &json!([{"introduced": "0"}, {"fixed": "0.2.1"}]))]);
+    let mut members = reported(&["0.2.1"]);
+    members.is_partial = true;
+    let none = said(condition(&[], &one, &members));
+    assert_eq!(none, "False AsExpected: no advisory is about the version of a member");
+    let mut former: Condition = serde_json::from_value(json!({
+        "type": CONDITION, "status": "True", "reason": "KnownAdvisories", "message": "A affects 0.2.0",
+        "lastTransitionTime": "2026-11-30T00:00:00Z",
+    }))
+    .unwrap();
+    let before = std::slice::from_ref(&former);
+    assert_eq!(
+        said(condition(before, &one, &members)),
+        "True KnownAdvisories: A affects 0.2.0"
+    );
+    members.is_partial = false;
+    assert_eq!(said(condition(before, &one, &members)), none);
+    members.is_partial = true;
+    former.reason = "UnknownVersion".to_owned();
+    assert_eq!(said(condition(&[former], &one, &members)), none);
 }
 
 #[test]
