@@ -28,7 +28,7 @@ BOOK_PAGES := docs examples manifests/yaml/samples manifests/monitoring/dashboar
     $(addsuffix .md,README ARCHITECTURE CONTRIBUTING SECURITY CHANGELOG operator/README brain/net/README e2e/bench/README)
 
 .DEFAULT_GOAL := help
-.PHONY: help build tests unit integration release-tools check fmt clippy docs deny test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-allocations bench-kubernetes bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others
+.PHONY: help build tests unit integration release-tools check fmt clippy docs deny test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-allocations bench-kubernetes bench-tikv bench-operator release differential soak test-argocd test-upgrade tools run-e2e run-others
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-17s %s\n' "$$name" "$$what"; done
@@ -108,7 +108,7 @@ test-long: export KUBEBRAIN_ARCHIVE_ROUNDS := 100
 test-long: export KUBEBRAIN_ROUNDS := 200
 test-long: export PROPTEST_CASES := 10000
 # What needs a server of its own is named where it stands.
-test-long: export TEST_ARGS := --include-ignored --skip real_etcd_answers_like_the_model --skip argocd:: --skip operator::numbers:: --skip write_the_fixture
+test-long: export TEST_ARGS := --include-ignored --skip real_etcd_answers_like_the_model --skip argocd:: --skip operator::numbers:: --skip last_release:: --skip write_the_fixture
 test-long: test ## The same with long parameters
 
 e2e: tools run-e2e ## Only the end-to-end tests
@@ -116,6 +116,14 @@ e2e: tools run-e2e ## Only the end-to-end tests
 # A cluster of its own, in which Argo CD installs the operator.
 test-argocd: tools ## A real Argo CD syncs, heals, upgrades and prunes clusters of brains
 	cargo test --locked --workspace --test e2e -- --include-ignored --nocapture argocd::; status=$$?; $(TESTED_CLUSTER) down --tests || status=1; exit $$status
+
+# The commit of the last release. Its programs are built in a directory of their own, once.
+RELEASED := f61deedd4051e72b9e66b4883e3dae3d8a30f7d7
+RELEASE_SOURCE := $(CARGO_TARGET_DIR)/released-$(RELEASED)
+test-upgrade: tools ## Upgrade installations of the last release, built from its commit, to this version
+	test -d $(RELEASE_SOURCE) || git worktree add --force --detach $(RELEASE_SOURCE) $(RELEASED)
+	env -u CARGO_TARGET_DIR cargo build --locked --manifest-path $(RELEASE_SOURCE)/Cargo.toml --package brain --package operator --bins
+	KUBEBRAIN_RELEASE=$(RELEASE_SOURCE) cargo test --locked --workspace --test e2e -- --ignored --nocapture last_release::; status=$$?; $(TESTED_CLUSTER) down --tests || status=1; exit $$status
 
 FUZZ ?= 60
 fuzz: ## Try damaged input on everything that reads it, FUZZ=60 seconds each

@@ -22,7 +22,7 @@ struct Requests {
     failure: Option<Failure>,
     /// Requests that wait for their answer.
     waiting: usize,
-    /// Since when requests have waited or timed out, without an answer to any of them.
+    /// Since when requests have waited or timed out, without an answer to any of them, and without one that the destination took more of.
     unanswered_since: Option<Instant>,
 }
 
@@ -55,6 +55,14 @@ impl LastFailure {
         WaitingRequest {
             requests: self.clone(),
             has_timed_out: false,
+        }
+    }
+
+    /// Records that the destination takes more of a request.
+    pub(crate) fn progressed(&self) {
+        let mut requests = self.lock();
+        if requests.waiting > 0 {
+            requests.unanswered_since = Some(Instant::now());
         }
     }
 
@@ -150,6 +158,12 @@ mod tests {
         assert!(last.get().is_some(), "the next one waits, too");
         next.answered();
         assert_eq!(last.get(), None);
+        let slow = last.waits();
+        tokio::time::advance(MAX_SILENCE).await;
+        assert!(last.get().is_some());
+        last.progressed();
+        assert_eq!(last.get(), None, "the destination takes more of it");
+        slow.answered();
         drop(last.waits());
         tokio::time::advance(MAX_SILENCE).await;
         assert_eq!(last.get(), None, "it was given up");

@@ -109,6 +109,21 @@ impl Image {
         ])
     }
 
+    /// The product as another build made it, whose programs are in this directory.
+    #[must_use]
+    pub fn of_build(programs: &Path) -> Vec<Self> {
+        let image = |tag, containerfile, program, product| Self {
+            tag,
+            containerfile,
+            program: programs.join(program),
+            product: Some(product),
+        };
+        vec![
+            image(BRAIN, "brain/Containerfile", "kubebrain", "brain"),
+            image(OPERATOR, "operator/Containerfile", "kubebrain-operator", "operator"),
+        ]
+    }
+
     /// Images that tests of the operator need beside the product.
     ///
     /// # Errors

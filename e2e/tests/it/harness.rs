@@ -154,6 +154,20 @@ pub(crate) fn cluster_program() -> anyhow::Result<PathBuf> {
     Programs::find()?.get("kubebrain-e2e")
 }
 
+/// A cluster of its own for a test, with an operator that the test installs. Its pods do not end before this process does.
+pub(crate) fn own_blocking(name: &str, install: impl FnOnce(&Cluster, &Progress)) -> Shared<'static> {
+    let tests = ClusterName::of_tests(Programs::find().unwrap().dir());
+    let name = format!("{tests}-{name}").parse().unwrap();
+    let harness = start_named(name, StoreProgram::Brain, &Progress::stderr()).unwrap();
+    install(&harness.cluster, &harness.progress);
+    harness.operator.set(Ok(())).expect("nobody has asked for it");
+    Shared {
+        harness: Box::leak(Box::new(harness)),
+        _calm: CALM.blocking_read(),
+        _deadline: Watchdog::within(CLUSTER_TEST_TIMEOUT),
+    }
+}
+
 fn start() -> anyhow::Result<Harness> {
     let progress = Progress::stderr();
     let store = match std::env::var(STORE_VARIABLE).as_deref() {
@@ -163,7 +177,11 @@ fn start() -> anyhow::Result<Harness> {
         Ok(other) => anyhow::bail!("{STORE_VARIABLE}={other}: it is brain, etcd or tikv"),
     };
     let name = ClusterName::of_tests(Programs::find()?.dir());
-    cluster::down(&name, &progress)?;
+    start_named(name, store, &progress)
+}
+
+fn start_named(name: ClusterName, store: StoreProgram, progress: &Progress) -> anyhow::Result<Harness> {
+    cluster::down(&name, progress)?;
     let config = ClusterConfig {
         name,
         store,
@@ -172,7 +190,7 @@ fn start() -> anyhow::Result<Harness> {
         test_images: true,
         ports: Default::default(),
     };
-    let cluster = Cluster::start(&config, &cluster_program()?, &progress)?;
+    let cluster = Cluster::start(&config, &cluster_program()?, progress)?;
     if config.store == StoreProgram::Tikv {
         for text in members::ELECTION_MESSAGES {
             cluster.expect_log(text)?;
@@ -181,7 +199,7 @@ fn start() -> anyhow::Result<Harness> {
     let witness = Witness::start(&cluster.store_url()?)?;
     Ok(Harness {
         cluster,
-        progress,
+        progress: progress.clone(),
         witness,
         operator: OnceLock::new(),
     })

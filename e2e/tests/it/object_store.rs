@@ -14,6 +14,7 @@ use programs::server::{self, Program};
 use programs::tools::cache::ToolCache;
 use programs::tools::go;
 use rcgen::ExtendedKeyUsagePurpose;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
@@ -114,6 +115,22 @@ impl ObjectStore {
             process.kill().unwrap();
             process.wait().unwrap();
         }
+    }
+
+    /// Suspends the process: connections are taken, and nothing is answered.
+    pub(crate) fn suspend(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Continues it.
+    pub(crate) fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = self.process.as_ref().expect("it runs");
+        let pid = Pid::from_child(process);
+        kill_process(pid, signal).unwrap();
     }
 
     /// Has it take other credentials from its next start on. Returns the Secret with them, which `named` has with the former ones.

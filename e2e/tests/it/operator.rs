@@ -10,6 +10,7 @@ mod controllers;
 mod deletion;
 mod ground;
 mod kit;
+mod last_release;
 mod lease;
 mod load;
 mod members;

@@ -4,12 +4,13 @@ use std::error::Error as _;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http_body::{Body, Frame};
+use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
@@ -21,8 +22,7 @@ use object_store::client::{
     HttpService,
 };
 use tls::{TlsOptions, TlsPolicy};
-use tokio::time::error::Elapsed;
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::DestinationError;
 use crate::last_failure::LastFailure;
@@ -30,13 +30,16 @@ use crate::last_failure::LastFailure;
 /// The timeout of a connection attempt, to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time until an answer begins, which includes sending the request.
+/// The time until an answer begins, since the destination last took a part of the request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The time for which nothing of an answer may arrive.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-type Connections = Client<HttpsConnector<TcpConnector>, HttpRequestBody>;
+/// Bytes of a request that are handed to a connection at a time. A link that takes so few in [`ANSWER_TIMEOUT`] is not slow, but broken.
+const SLICE_BYTES: usize = 64 << 10;
+
+type Connections = Client<HttpsConnector<TcpConnector>, SlicedBody>;
 
 /// Makes clients, whose TLS trusts the CAs of a file or of this system.
 #[derive(Debug)]
@@ -91,18 +94,105 @@ struct HyperService {
 impl HttpService for HyperService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let waiting = self.failure.waits();
-        let answer = timeout(ANSWER_TIMEOUT, self.connections.request(request)).await;
+        let taken = LastTaken::new(&self.failure);
+        let request = request.map(|body| SlicedBody {
+            body,
+            rest: Bytes::new(),
+            taken: taken.clone(),
+        });
+        let answer = tokio::select! {
+            answer = self.connections.request(request) => Some(answer),
+            () = taken.stalled() => None,
+        };
         match &answer {
-            Ok(Ok(_)) => waiting.answered(),
-            Ok(Err(_)) => drop(waiting),
-            Err(_) => waiting.timed_out(),
+            Some(Ok(_)) => waiting.answered(),
+            Some(Err(_)) => drop(waiting),
+            None => waiting.timed_out(),
         }
-        let (head, body) = answer.map_err(stalled)?.map_err(failed)?.into_parts();
+        let (head, body) = answer.ok_or_else(stalled)?.map_err(failed)?.into_parts();
         let body = TimedBody {
             body,
             stall: Box::pin(sleep(STALL_TIMEOUT)),
         };
         Ok(HttpResponse::from_parts(head, HttpResponseBody::new(body)))
+    }
+}
+
+/// The time at which a request last made progress. Clones share it.
+#[derive(Clone)]
+struct LastTaken {
+    at: Arc<Mutex<Instant>>,
+    failure: LastFailure,
+}
+
+impl LastTaken {
+    fn new(failure: &LastFailure) -> Self {
+        Self {
+            at: Arc::new(Mutex::new(Instant::now())),
+            failure: failure.clone(),
+        }
+    }
+
+    fn get(&self) -> Instant {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.failure.progressed();
+    }
+
+    /// Returns once the destination has taken nothing for [`ANSWER_TIMEOUT`].
+    async fn stalled(&self) {
+        loop {
+            let due = self.get() + ANSWER_TIMEOUT;
+            if due <= Instant::now() {
+                return;
+            }
+            sleep_until(due).await;
+        }
+    }
+}
+
+/// The body of a request, which tells when a connection asks for more of it. A whole one may be larger than what a slow link takes in time.
+struct SlicedBody {
+    body: HttpRequestBody,
+    /// The rest of the last frame.
+    rest: Bytes,
+    taken: LastTaken,
+}
+
+impl Body for SlicedBody {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) => self.rest = data,
+                Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
+        }
+        self.taken.now();
+        let length = self.rest.len().min(SLICE_BYTES);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = self.rest.len() as u64;
+        let of_body = self.body.size_hint();
+        let mut hint = SizeHint::new();
+        if let Some(upper) = of_body.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint.set_lower(of_body.lower() + rest);
+        hint
     }
 }
 
@@ -132,8 +222,9 @@ impl Body for TimedBody {
     }
 }
 
-fn stalled(elapsed: Elapsed) -> HttpError {
-    HttpError::new(HttpErrorKind::Timeout, elapsed)
+fn stalled() -> HttpError {
+    let text = format!("no answer within {} s", ANSWER_TIMEOUT.as_secs());
+    HttpError::new(HttpErrorKind::Timeout, io::Error::new(io::ErrorKind::TimedOut, text))
 }
 
 fn failed(error: hyper_util::client::legacy::Error) -> HttpError {

@@ -10,9 +10,10 @@ use axum::extract::{Request, State};
 use axum::http::{Method, Response, StatusCode};
 use backup::snapshot::Spool;
 use chrono::{DateTime, Utc};
+use object_store::ObjectStoreExt as _;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 
 use super::{create, snapshot};
@@ -249,6 +250,48 @@ async fn destination_that_answers_nothing_has_failed_after_half_a_minute() {
         () = serve => {}
     }
     assert!(!is_silent);
+    assert_eq!(failure.get(), None);
+}
+
+/// The request takes three times as long as a destination may take nothing of it.
+#[tokio::test]
+async fn slow_upload_goes_on_while_the_destination_takes_more_of_it() {
+    const BYTES: usize = 32 << 20;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(64 << 10).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(8).unwrap();
+    let destination = DestinationOptions {
+        url: "s3://bucket".to_owned(),
+        endpoint: Some(format!("http://{}", listener.local_addr().unwrap())),
+        variables: variables("ONE"),
+        ..DestinationOptions::default()
+    };
+    let repository = Repository::open(&destination).unwrap();
+    let failure = repository.last_failure();
+    let serve = async {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut quarter = vec![0; BYTES / 4];
+        for _ in 0..3 {
+            connection.read_exact(&mut quarter).await.unwrap();
+            assert_eq!(failure.get(), None);
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(59)).await;
+            tokio::time::resume();
+            assert!(failure.get().is_some(), "nothing was taken for so long");
+        }
+        connection.read_exact(&mut quarter).await.unwrap();
+        let answer = b"HTTP/1.1 200 OK\r\netag: \"e\"\r\ncontent-length: 0\r\n\r\n";
+        connection.write_all(answer).await.unwrap();
+        // The head of the request is as long as what is left of its body.
+        while connection.read(&mut quarter).await.unwrap() > 0 {}
+    };
+    let path = object_store::path::Path::from("slow");
+    let upload = repository.store.put(&path, vec![7; BYTES].into());
+    tokio::select! {
+        stored = upload => drop(stored.unwrap()),
+        () = serve => panic!("the connection was closed"),
+    }
     assert_eq!(failure.get(), None);
 }
 

@@ -57,9 +57,14 @@ impl Brains<'_> {
     }
 
     /// Connects to the first member.
-    pub(super) async fn kv(&self) -> KvClient<Channel> {
+    pub(super) async fn connect(&self) -> Channel {
         let pods = self.pods().await;
-        KvClient::new(Box::pin(self.channel(&pods[0])).await.unwrap())
+        Box::pin(self.channel(&pods[0])).await.unwrap()
+    }
+
+    /// The same, for requests about keys.
+    pub(super) async fn kv(&self) -> KvClient<Channel> {
+        KvClient::new(self.connect().await)
     }
 
     /// Makes the leader hand over to the member in another pod, as `etcdctl move-leader` does.

@@ -65,6 +65,15 @@ where
     begin(harness, namespace, test);
 }
 
+/// Runs a test in a cluster of its own, where anything may log warnings.
+pub(super) fn run_alone<F>(harness: Shared<'static>, namespace: &str, test: impl FnOnce(Kit) -> F + Send)
+where
+    F: Future<Output = ()>,
+{
+    harness.cluster.expect_log("").unwrap();
+    begin(harness, namespace, test);
+}
+
 fn begin<F>(harness: Shared<'static>, namespace: &str, test: impl FnOnce(Kit) -> F + Send)
 where
     F: Future<Output = ()>,

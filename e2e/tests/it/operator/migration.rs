@@ -12,7 +12,9 @@ use e2e_cluster::namespace::NODE;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams};
+use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
+use pb::lease_client::LeaseClient;
 use programs::progress::Progress;
 use programs::server::{Program, Server, ServerPorts};
 use serde_json::{Value, json};
@@ -39,6 +41,10 @@ struct Etcd {
 
 impl Etcd {
     fn start(kit: &Kit, authority: &Authority) -> Self {
+        Self::start_program(kit, authority, &Program::etcd(&Progress::stderr()).unwrap())
+    }
+
+    fn start_program(kit: &Kit, authority: &Authority, built: &Program) -> Self {
         let files = TempDir::new().unwrap();
         let path = |name: &str| files.path().join(name);
         let certificate = authority.secret("etcd", "etcd", &[NODE]);
@@ -49,7 +55,6 @@ impl Etcd {
         ] {
             fs::write(path(file), certificate["stringData"][key].as_str().unwrap()).unwrap();
         }
-        let built = Program::etcd(&Progress::stderr()).unwrap();
         let program = Program {
             name: built.name,
             path: inside(kit, &built.path, &path("etcd")),
@@ -150,6 +155,53 @@ async fn count(channel: &Channel) -> i64 {
     counted.into_inner().count
 }
 
+const USER: &str = "alice";
+
+/// Adds a user, and a lease with a key. Returns the id of the lease.
+async fn add_user_and_lease(channel: &Channel) -> i64 {
+    let mut auth = AuthClient::new(channel.clone());
+    let user = pb::AuthUserAddRequest {
+        name: USER.to_owned(),
+        password: "p".to_owned(),
+        ..Default::default()
+    };
+    auth.user_add(user).await.unwrap();
+    let grant = pb::LeaseGrantRequest { ttl: 3_600, id: 0 };
+    let granted = LeaseClient::new(channel.clone()).lease_grant(grant).await.unwrap();
+    let lease = granted.into_inner().id;
+    let put = pb::PutRequest {
+        key: "leased".into(),
+        lease,
+        ..Default::default()
+    };
+    KvClient::new(channel.clone()).put(put).await.unwrap();
+    lease
+}
+
+/// Checks that a copy has them.
+async fn assert_has_user_and_lease(copy: &Channel, lease: i64) {
+    let users = AuthClient::new(copy.clone())
+        .user_list(pb::AuthUserListRequest {})
+        .await;
+    assert_eq!(users.unwrap().into_inner().users, [USER]);
+    let asked = pb::LeaseTimeToLiveRequest { id: lease, keys: true };
+    let found = LeaseClient::new(copy.clone()).lease_time_to_live(asked).await;
+    let found = found.unwrap().into_inner();
+    assert_eq!(found.keys, ["leased"]);
+    assert!((1..=3_600).contains(&found.ttl), "{}", found.ttl);
+}
+
+/// The source of a cluster: an etcd with a certificate of the authority, which asks for one, too.
+fn from_etcd(etcd: &Etcd) -> Value {
+    json!({
+        "endpoints": [etcd.url],
+        "tls": {
+            "caBundleRef": {"kind": "Secret", "name": "etcd-ca", "key": "ca.crt"},
+            "clientSecretRef": {"name": "etcd-client"},
+        },
+    })
+}
+
 /// The pods of the Job that copies.
 async fn copying_pods(kit: &Kit) -> Vec<Pod> {
     let params = ListParams::default().labels("kubebrain.io/bootstrap=a");
@@ -164,14 +216,8 @@ fn cluster_follows_an_etcd_under_writes_and_takes_over_from_it() {
         let channel = etcd.connect().await;
         let writer = Writer::start(channel.clone());
         let mut spec = embedded();
-        spec["bootstrap"] = json!({"fromEtcd": {
-            "endpoints": [etcd.url],
-            "tls": {
-                "caBundleRef": {"kind": "Secret", "name": "etcd-ca", "key": "ca.crt"},
-                "clientSecretRef": {"name": "etcd-client"},
-            },
-            "userSecretRef": {"name": "etcd-user"},
-        }});
+        spec["bootstrap"] = json!({"fromEtcd": from_etcd(&etcd)});
+        spec["bootstrap"]["fromEtcd"]["userSecretRef"] = json!({"name": "etcd-user"});
         let brains = kit.brains("a", spec).await;
         // it waits for each object that it names
         brains
@@ -229,6 +275,43 @@ fn cluster_follows_an_etcd_under_writes_and_takes_over_from_it() {
         assert_eq!(brains.count_keys().await, count(&channel).await);
         assert!(revision(&brains).await >= newest);
         etcd.server.stop().unwrap();
+    });
+}
+
+#[test]
+fn clusters_take_over_from_earlier_etcds_with_users_and_leases() {
+    kit::run_troubled("migration-earlier", async |kit| {
+        let authority = Authority::new("etcd-ca");
+        for object in [
+            authority.bundle("etcd-ca"),
+            authority.secret("etcd-client", "client", &[]),
+        ] {
+            kit.try_apply(&object).await.unwrap();
+        }
+        let progress = Progress::stderr();
+        let take_over = async |name: &str, program: Program| {
+            let etcd = Etcd::start_program(&kit, &authority, &program);
+            let channel = etcd.connect().await;
+            let lease = add_user_and_lease(&channel).await;
+            let writer = Writer::start(channel.clone());
+            let mut spec = embedded();
+            spec["bootstrap"] = json!({"fromEtcd": from_etcd(&etcd)});
+            let brains = kit.brains(name, spec).await;
+            brains.until_condition("Bootstrapped", "False", &["Following"]).await;
+            brains.annotate("kubebrain.io/cutover", "true").await;
+            brains.until_condition("Bootstrapped", "False", &["CuttingOver"]).await;
+            let newest = writer.stop().await;
+            brains.until_condition("Bootstrapped", "True", &["Copied"]).await;
+            brains.until_ready().await;
+            let status = brains.get().await.status.unwrap().bootstrap.unwrap();
+            assert_eq!(status.revision, Some(newest));
+            assert_eq!(brains.count_keys().await, count(&channel).await);
+            assert_has_user_and_lease(&brains.connect().await, lease).await;
+            etcd.server.stop().unwrap();
+        };
+        let earlier = Program::etcd_3_5(&progress).unwrap();
+        let oldest = Program::etcd_3_4(&progress).unwrap();
+        futures::join!(take_over("from-3-5", earlier), take_over("from-3-4", oldest));
     });
 }
 

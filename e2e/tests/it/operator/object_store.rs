@@ -18,6 +18,7 @@ use super::kit::{self, Kit, STATE_TIMEOUT};
 use super::load::Load;
 use super::pods::{self, Watched};
 use super::processes::kill_operator;
+use super::resize::Memory;
 use super::tikv::Tikv;
 use crate::object_store::{ObjectStore, WRONG_CREDENTIALS};
 
@@ -203,6 +204,65 @@ fn object_store_that_fails_is_named_and_nothing_is_lost() {
                 .all(|file| !file.contains(&first) && !file.contains(&second)),
             "{left:?}"
         );
+    });
+}
+
+/// Waits until the failure of the destination is named, and says how long that took.
+async fn named_in_time(brains: &Brains<'_>, load: &Load<'_>, what: &str) -> String {
+    let began = Instant::now();
+    load.acknowledge(50).await;
+    let failed = brains
+        .until_condition("Archiving", "False", &["DestinationFailed"])
+        .await;
+    brains.kit.number(
+        &format!("from {what} to its name in Archiving"),
+        began.elapsed(),
+        Some(NAMED_WITHIN),
+    );
+    failed.message
+}
+
+#[test]
+fn object_store_that_is_full_or_answers_nothing_is_named_and_heals() {
+    kit::run_troubled("objects-full", async |kit| {
+        let home = kit.harness().cluster.home().clone();
+        let mut store = ObjectStore::create(&kit.harness().progress);
+        let space = Memory::mount(&store.objects(""), "64m");
+        store.start(&home).await;
+        for object in store.named() {
+            kit.try_apply(&object).await.unwrap();
+        }
+        let mut spec = embedded();
+        spec["backup"] = json!({"destination": store.destination(PREFIX), "archive": {"interval": "1s"}});
+        let brains = kit.brains("a", spec).await;
+        brains.until_ready().await;
+        brains.until_condition("Archiving", "True", &["Archiving"]).await;
+        let watched = Watched::start(&brains).await;
+        let load = Load::start(&brains, 1, &watched, None).await;
+        load.acknowledge(100).await;
+        archived(&brains, revision(&brains).await).await;
+
+        let other = fs::File::create(store.objects("other")).unwrap();
+        let full = std::io::copy(&mut std::io::repeat(1), &mut &other).unwrap_err();
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+        let message = named_in_time(&brains, &load, "a full object store").await;
+        assert!(message.contains("archive/"), "{message}");
+        space.resize("256m");
+        brains.until_condition("Archiving", "True", &["Archiving"]).await;
+
+        store.suspend();
+        let message = named_in_time(&brains, &load, "an object store that answers nothing").await;
+        assert!(message.contains("answer"), "{message}");
+        store.resume();
+        brains.until_condition("Archiving", "True", &["Archiving"]).await;
+
+        let acknowledged = load.pause().await;
+        acknowledged.check().await;
+        archived(&brains, revision(&brains).await).await;
+        let temporary = TempDir::new().unwrap();
+        let into = format!("--data-dir={}", temporary.path().join("restored").display());
+        let said = program(&store.objects(PREFIX), &["restore", "--at-end", &into]);
+        assert!(said.starts_with("restored revision "), "{said}");
     });
 }
 

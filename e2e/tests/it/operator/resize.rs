@@ -116,15 +116,15 @@ fn claim_grows_with_its_class_and_without_it_blocks_nothing() {
 }
 
 /// A file system in memory whose size the test sets, unmounted at the end.
-struct Memory(PathBuf);
+pub(super) struct Memory(PathBuf);
 
 impl Memory {
-    fn mount(path: &Path, size: &str) -> Self {
+    pub(super) fn mount(path: &Path, size: &str) -> Self {
         mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"], path);
         Self(path.to_owned())
     }
 
-    fn resize(&self, size: &str) {
+    pub(super) fn resize(&self, size: &str) {
         mount(&["-o", &format!("remount,size={size}")], &self.0);
     }
 }
