@@ -28,7 +28,7 @@ BOOK_PAGES := docs examples manifests/yaml/samples manifests/monitoring/dashboar
     $(addsuffix .md,README ARCHITECTURE CONTRIBUTING SECURITY CHANGELOG operator/README brain/net/README e2e/bench/README)
 
 .DEFAULT_GOAL := help
-.PHONY: help build tests unit integration release-tools check fmt clippy docs deny test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-allocations bench-kubernetes bench-tikv bench-operator release differential soak test-argocd test-upgrade tools run-e2e run-others
+.PHONY: help build tests unit integration release-tools check fmt clippy docs deny test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-allocations bench-kubernetes bench-tikv bench-operator release differential soak test-argocd test-upgrade tools run-e2e run-others run-beside
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-17s %s\n' "$$name" "$$what"; done
@@ -72,10 +72,15 @@ release-tools: build
 
 # Unit tests first: they use all processors, and their deadlines are the shortest. The end-to-end tests wait for each other's Kubernetes often
 # enough that those of the server as a program run beside them. These end long before, and some of them hold elections, whose deadlines do not
-# wait for a processor: fewer at a time.
+# wait for a processor: fewer at a time. Targets that BESIDE names get what all these leave of the processor.
+BESIDE ?=
 test: tools ## All tests, from unit to end-to-end
 	$(MAKE) --no-print-directory run-others OTHERS='$(UNIT)'; units=$$?; \
-	$(MAKE) --no-print-directory --keep-going --jobs 2 OTHER_THREADS=2 OTHERS='$(INTEGRATION)' run-others run-e2e && exit $$units
+	$(MAKE) --no-print-directory --keep-going --jobs 3 OTHER_THREADS=2 OTHERS='$(INTEGRATION)' run-others run-e2e $(if $(BESIDE),run-beside) && exit $$units
+
+# Cargo lets one command at a time build: after those that run tests have begun.
+run-beside: run-others
+	nice -n 19 $(MAKE) --no-print-directory $(BESIDE)
 
 # The tests named "e2e" need the rest: root, Go, a Kubernetes. The others wait, for clocks and for storage that does not answer, as often as
 # they compute: several binaries run at a time.

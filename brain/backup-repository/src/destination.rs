@@ -48,6 +48,28 @@ pub struct DestinationOptions {
     pub variables: Variables,
 }
 
+/// Variables by which a provider is given credentials.
+const CREDENTIALS: [&[&str]; 3] = [
+    &[
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_SHARED_CREDENTIALS_FILE",
+    ],
+    &[
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "GOOGLE_SERVICE_ACCOUNT",
+        "GOOGLE_SERVICE_ACCOUNT_KEY",
+    ],
+    &[
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_TENANT_ID",
+        "AZURE_CLIENT_ID",
+        "AZURE_CLIENT_SECRET",
+    ],
+];
+
 /// Variables of the environment, which may be secret.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Variables(Vec<(String, String)>);
@@ -59,10 +81,11 @@ impl std::fmt::Debug for Variables {
 }
 
 impl Variables {
-    /// Keeps the variables of providers.
+    /// Keeps the variables of providers, without white space at their ends.
     pub fn of(all: impl IntoIterator<Item = (String, String)>) -> Self {
         let kept = all
             .into_iter()
+            .map(|(name, value)| (name, value.trim().to_owned()))
             .filter(|(name, value)| Self::is_of_provider(name) && !value.is_empty());
         Self(kept.collect())
     }
@@ -80,10 +103,26 @@ impl Variables {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Returns these variables, with others that take precedence.
+    /// Returns these variables, with others that take precedence: credentials are taken from one of the two.
     fn overlaid(&self, others: Self) -> Self {
-        let kept = self.0.iter().filter(|(name, _)| others.get(name).is_none()).cloned();
+        let is_replaced = |name: &str| {
+            let set = CREDENTIALS.iter().find(|set| set.contains(&name));
+            set.map_or(&[name][..], |set| set)
+                .iter()
+                .any(|name| others.get(name).is_some())
+        };
+        let kept = self.0.iter().filter(|(name, _)| !is_replaced(name)).cloned();
         Self(kept.chain(others.0.iter().cloned()).collect())
+    }
+
+    /// Fails if a value has a line break, which no credentials have: clients put them into headers.
+    fn check(&self) -> Result<(), DestinationError> {
+        match self.0.iter().find(|(_, value)| value.chars().any(char::is_control)) {
+            Some((name, _)) => Err(DestinationError(format!(
+                "{name} has a line break or another control character"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Returns the keys that a provider has for the variables; it has none for some.
@@ -424,5 +463,19 @@ mod tests {
         ];
         let variables = Variables::of(all.map(|(name, value)| (name.to_owned(), value.to_owned())));
         assert_eq!(format!("{variables:?}"), r#"["AWS_SECRET_ACCESS_KEY"]"#);
+        let of = |all: &[(&str, &str)]| Variables::of(all.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
+        let own = of(&[
+            ("AWS_ACCESS_KEY_ID", "a"),
+            ("AWS_SESSION_TOKEN", "t"),
+            ("AWS_REGION", "r"),
+        ]);
+        let others = of(&[("AWS_ACCESS_KEY_ID", "b")]);
+        let both = own.overlaid(others);
+        let names: Vec<_> = ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "AWS_REGION"]
+            .map(|name| both.get(name))
+            .into();
+        assert_eq!(names, [Some("b"), None, Some("r")], "a token of another key");
+        assert!(both.check().is_ok());
+        assert!(of(&[("AWS_ACCESS_KEY_ID", "a\nb")]).check().is_err());
     }
 }

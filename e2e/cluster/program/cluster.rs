@@ -149,7 +149,7 @@ fn show(up: &ClusterFlags, progress: &Progress) -> anyhow::Result<()> {
 }
 
 fn walk(cluster: &Cluster, progress: &Progress) -> anyhow::Result<String> {
-    demo::install_operator(cluster, progress)?;
+    demo::install_operator(cluster.kubectl(), progress)?;
     demo::create_brain(cluster, progress)?;
     let tenant = demo::start_tenant(cluster, progress)?;
     demo::use_tenant(&tenant, progress)?;

@@ -40,8 +40,7 @@ fn workspace(path: &str) -> anyhow::Result<PathBuf> {
 /// # Errors
 ///
 /// kubectl's; an operator that does not get ready is described.
-pub fn install_operator(cluster: &Cluster, progress: &Progress) -> anyhow::Result<()> {
-    let kubectl = cluster.kubectl();
+pub fn install_operator(kubectl: &Kubectl, progress: &Progress) -> anyhow::Result<()> {
     let manifests = workspace("manifests/yaml")?;
     progress.during("operator installed: kubectl apply -k manifests/yaml", || {
         kubectl.run(["apply".as_ref(), "--kustomize".as_ref(), manifests.as_os_str()])?;

@@ -31,6 +31,11 @@ impl Kubectl {
         }
     }
 
+    /// The file that says which API server it speaks to.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
     /// The executable.
     pub fn program(&self) -> &Path {
         &self.program

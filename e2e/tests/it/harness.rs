@@ -129,7 +129,8 @@ impl Harness {
 
     /// Has the operator installed, once for all who need it.
     pub(crate) fn operator(&self) {
-        let install = || demo::install_operator(&self.cluster, &self.progress).map_err(|error| format!("{error:#}"));
+        let install =
+            || demo::install_operator(self.cluster.kubectl(), &self.progress).map_err(|error| format!("{error:#}"));
         let installed = self.operator.get_or_init(install);
         installed.as_ref().unwrap_or_else(|error| panic!("{error}"));
     }

@@ -54,8 +54,8 @@ enum RangeEvent {
     Fixed(Version),
     /// The last affected one, if no fixed one is known.
     LastAffected(Version),
-    /// The first one that the range says nothing about.
-    Limit(Version),
+    /// The range says nothing about this version and later ones, if no other limit is later; `None` is after all versions.
+    Limit(Option<Version>),
 }
 
 impl Advisory {
@@ -114,7 +114,7 @@ fn version(text: &str) -> Result<Version, semver::Error> {
 /// The order of the events of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum EventOrder {
-    Ended,
+    Fixed,
     Introduced,
     LastAffected,
 }
@@ -122,6 +122,14 @@ enum EventOrder {
 /// Returns true if a version is in a range: the last event at or before it began the range. A version at which a range ends and begins again is
 /// in it, and one that is the first and the last affected one is in it alone.
 fn is_within(range: &[RangeEvent], version: &Version) -> bool {
+    let is_before = |event: &RangeEvent| match event {
+        RangeEvent::Limit(limit) => Some(limit.as_ref().is_none_or(|limit| version < limit)),
+        _ => None,
+    };
+    let limits: Vec<bool> = range.iter().filter_map(is_before).collect();
+    if !limits.is_empty() && !limits.contains(&true) {
+        return false;
+    }
     let mut events: Vec<_> = range
         .iter()
         .filter_map(|event| match event {
@@ -129,9 +137,8 @@ fn is_within(range: &[RangeEvent], version: &Version) -> bool {
                 let has_begun = first.as_ref().is_none_or(|first| first <= version);
                 has_begun.then_some((first.as_ref(), EventOrder::Introduced))
             }
-            RangeEvent::Fixed(end) | RangeEvent::Limit(end) => {
-                (end <= version).then_some((Some(end), EventOrder::Ended))
-            }
+            RangeEvent::Fixed(fixed) => (fixed <= version).then_some((Some(fixed), EventOrder::Fixed)),
+            RangeEvent::Limit(_) => None,
             RangeEvent::LastAffected(last) => (last < version).then_some((Some(last), EventOrder::LastAffected)),
         })
         .collect();
@@ -173,10 +180,14 @@ pub fn condition(before: &[Condition], known: &KnownAdvisories, members: &Member
     let versions: Vec<Version> = versions.collect();
     let mut ids = BTreeSet::new();
     let mut named = Vec::new();
-    // Two files may have the same record.
-    for advisory in known.advisories.iter().filter(|advisory| ids.insert(&advisory.id)) {
+    for advisory in &known.advisories {
         let affected = versions.iter().filter(|version| advisory.affects(version));
-        named.extend(affected.min().map(|version| sentence(advisory, version)));
+        // Two files may have the same record.
+        if let Some(version) = affected.min()
+            && ids.insert(&advisory.id)
+        {
+            named.push(sentence(advisory, version));
+        }
     }
     if !named.is_empty() {
         let more = named.len().saturating_sub(MAX_NAMED);
@@ -188,7 +199,14 @@ pub fn condition(before: &[Condition], known: &KnownAdvisories, members: &Member
         };
         return say(ConditionStatus::True, "KnownAdvisories", named.join("; ") + &more);
     }
-    if let Some(former) = former.filter(|former| members.is_partial && former.reason == "KnownAdvisories") {
+    let may_hold = |former: &&Condition| match former.reason.as_str() {
+        "KnownAdvisories" => known
+            .advisories
+            .iter()
+            .any(|advisory| former.message.contains(&advisory.id)),
+        reason => reason == "UnknownVersion",
+    };
+    if let Some(former) = former.filter(may_hold).filter(|_| members.is_partial) {
         return Some(ConditionUpdate::kept(CONDITION, former));
     }
     // A brain is untrusted, and may report anything.

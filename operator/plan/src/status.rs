@@ -178,8 +178,8 @@ pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainCluste
     updates.extend(space::condition(before, seen_space, status.space.as_deref(), remedies));
     updates.extend(bootstrap::condition(cluster, before, pass.plan.bootstrap.as_ref()));
     updates.extend(archive::condition(before, &pass.observed.archive));
-    // A cluster without pods runs no version.
-    if !pass.observed.pods.is_empty() {
+    // A cluster without members runs no version.
+    if facts.replicas > 0 || !pass.observed.pods.is_empty() {
         updates.extend(advisory::condition(
             before,
             &pass.observed.advisories,
@@ -269,10 +269,12 @@ fn leader(pass: &StatusInput<'_>, previous: Option<&LeaderStatus>) -> Option<Lea
 
 fn member_versions(pass: &StatusInput<'_>) -> MemberVersions {
     let probes = &pass.observed.probes;
-    let answers = |pod: &Pod| matches!(probes.get(&pod.name_any()), Some(Ok(_)));
+    let answers = |pod: &&Pod| matches!(probes.get(&pod.name_any()), Some(Ok(_)));
+    let answering = pass.observed.pods.iter().filter(answers).count();
+    let wanted = usize::try_from(pass.desired.replicas).unwrap_or_default();
     MemberVersions {
         reported: probes.values().flatten().map(|answer| answer.version.clone()).collect(),
-        is_partial: !pass.observed.pods.iter().all(answers),
+        is_partial: answering < wanted,
     }
 }
 

@@ -31,6 +31,7 @@ pub(super) fn open(
         Some(directory) => options.variables.overlaid(credentials::in_directory(directory)?),
         None => options.variables.clone(),
     };
+    variables.check()?;
     let location = options.location()?;
     if options.explicit_credentials {
         options.check_credentials(&location, &variables)?;

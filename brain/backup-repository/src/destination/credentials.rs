@@ -25,7 +25,7 @@ pub(super) fn read(path: &Path, profile: &str) -> Result<SharedCredentials, Dest
     })
 }
 
-/// Reads the provider's variables from files with their names, without white space at their ends. A mounted Secret is such a directory.
+/// Reads the provider's variables from files with their names. A mounted Secret is such a directory.
 pub(super) fn in_directory(directory: &Path) -> Result<Variables, DestinationError> {
     let failed = |path: &Path, error: &dyn std::fmt::Display| {
         DestinationError(format!("the credentials in {} cannot be read: {error}", path.display()))
@@ -41,7 +41,7 @@ pub(super) fn in_directory(directory: &Path) -> Result<Variables, DestinationErr
         // The kubelet keeps directories beside the files.
         if Variables::is_of_provider(&name) {
             let value = std::fs::read_to_string(&path).map_err(|error| failed(&path, &error))?;
-            all.push((name, value.trim().to_owned()));
+            all.push((name, value));
         }
     }
     Ok(Variables::of(all))

@@ -15,14 +15,18 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
     PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
+use runtime::log_once::LogBackoff;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{DestinationError, DestinationOptions, client};
+use super::{DestinationError, DestinationOptions, Variables, client};
 use crate::last_failure::LastFailure;
 
 /// The time for which files are not read again.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The interval at which files are reported that cannot be used.
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Returns a client, which follows its files if it has any.
 ///
@@ -34,13 +38,14 @@ pub(super) fn open(
 ) -> std::result::Result<Arc<dyn ObjectStore>, DestinationError> {
     let files = Files::read(options);
     let store = client::open(options, failure)?;
-    if files.0.is_empty() {
+    if files.0.is_empty() && options.credentials_dir.is_none() {
         return Ok(store);
     }
     let current = Current {
         store,
         files,
         read: Instant::now(),
+        log: LogBackoff::every(FAILURE_LOG_INTERVAL),
     };
     Ok(Arc::new(ReloadingStore {
         options: options.clone(),
@@ -65,8 +70,12 @@ impl Files {
         ];
         let directory = options.credentials_dir.as_ref();
         let entries = directory.and_then(|directory| std::fs::read_dir(directory).ok());
-        let inside = entries.into_iter().flatten().flatten().map(|entry| entry.path());
-        let all = named.into_iter().flatten().chain(inside).chain(directory.cloned());
+        let inside = entries.into_iter().flatten().flatten();
+        let inside = inside.filter(|entry| Variables::is_of_provider(&entry.file_name().to_string_lossy()));
+        let all = named.into_iter().flatten().chain(inside.map(|entry| entry.path()));
+        // A pipe can be read once, and is left to the client.
+        let is_pipe = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
+        let all = all.filter(|path| !is_pipe(path));
         Self(all.map(|path| (path.clone(), std::fs::read(path).ok())).collect())
     }
 }
@@ -79,9 +88,10 @@ struct ReloadingStore {
 
 struct Current {
     store: Arc<dyn ObjectStore>,
-    /// Those that the client was made of, or that none could be made of.
+    /// Those that the client was made of.
     files: Files,
     read: Instant,
+    log: LogBackoff,
 }
 
 impl ReloadingStore {
@@ -98,13 +108,14 @@ impl ReloadingStore {
                             "the credentials of the destination have changed"
                         );
                         current.store = store;
+                        current.files = files;
                     }
-                    Err(error) => warn!(
+                    Err(error) if current.log.is_due() => warn!(
                         error = &error as &dyn std::error::Error,
                         "the credentials of the destination have changed and cannot be used: the earlier ones stay"
                     ),
+                    Err(_) => {}
                 }
-                current.files = files;
             }
             current.read = Instant::now();
         }

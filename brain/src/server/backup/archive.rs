@@ -95,30 +95,26 @@ async fn archive(
         source = Source::open(options.source.clone()) => source?.for_archive(),
     };
     let cluster = format!("{:x}", source.cluster_id());
-    let stored = until_it_answers(metrics, leave, async || repository.archive(&cluster).await).await?;
-    let newest = stored.spans().pop();
-    if let Some(span) = &newest {
-        // Before another process is ended that archives the same cluster.
-        let revision = source.revision().await?;
-        ensure!(
-            revision >= span.last,
-            "the store is at revision {revision}, and the archive has revision {} of a store with the same cluster id, {cluster}: the \
-             store was restored from a copy, or its data was replaced; choose another destination",
-            span.last
-        );
-    }
-    let writer = ArchiveWriter::resume(repository, &stored, newest.as_ref(), options.key.clone()).await?;
-    let mut archive = Archive {
-        repository,
-        options,
-        metrics,
-        cluster,
-        writer,
-        begin: newest.as_ref().map(|span| span.first - 1),
+    let mut archive = loop {
+        let begun = tokio::select! {
+            biased;
+            () = leave.cancelled() => anyhow::bail!("interrupted"),
+            begun = Archive::begin(&mut source, &cluster, (repository, options, metrics)) => begun,
+        };
+        match begun {
+            Ok(archive) => break archive,
+            // Another process would begin with the same requests, and only minutes later.
+            Err(failure) if is_of_destination(&failure) => {
+                let paused = pause(metrics, &failure, "cannot begin to archive");
+                tokio::select! {
+                    () = leave.cancelled() => {}
+                    () = paused => {}
+                }
+            }
+            Err(failure) => return Err(failure),
+        }
     };
-    if newest.is_none() {
-        archive.begin_anew(&mut source).await?;
-    }
+    metrics.set_store_failure(None);
     loop {
         let after = archive.writer.last();
         info!(
@@ -135,26 +131,10 @@ async fn archive(
     Ok(format!("archived the cluster {cluster} up to revision {revision}\n"))
 }
 
-/// Repeats a first request to the destination until it succeeds: another process would begin with it, too, and only much later.
-async fn until_it_answers<T>(
-    metrics: &ArchiveMetrics,
-    leave: &CancellationToken,
-    mut request: impl AsyncFnMut() -> Result<T, ObjectError>,
-) -> anyhow::Result<T> {
-    loop {
-        let answer = tokio::select! {
-            biased;
-            () = leave.cancelled() => anyhow::bail!("interrupted"),
-            answer = request() => answer,
-        };
-        match answer {
-            Ok(answer) => {
-                metrics.set_store_failure(None);
-                return Ok(answer);
-            }
-            Err(failure) => pause(metrics, &failure.into(), "cannot read the archive").await,
-        }
-    }
+/// Returns true if it may end without another process or another command.
+fn is_of_destination(failure: &anyhow::Error) -> bool {
+    let object = failure.downcast_ref::<ObjectError>();
+    object.is_some_and(|error| matches!(error, ObjectError::Store { .. } | ObjectError::NoDestination { .. }))
 }
 
 /// Reports a failure of the destination, and waits.
@@ -220,7 +200,40 @@ struct Archive<'a> {
     begin: Option<Revision>,
 }
 
-impl Archive<'_> {
+impl<'a> Archive<'a> {
+    /// Continues the archive of a cluster, or begins one.
+    async fn begin(
+        source: &mut Source,
+        cluster: &str,
+        (repository, options, metrics): (&'a Repository, &'a ArchiveOptions, &'a ArchiveMetrics),
+    ) -> anyhow::Result<Self> {
+        let stored = repository.archive(cluster).await?;
+        let newest = stored.spans().pop();
+        if let Some(span) = &newest {
+            // Before another process is ended that archives the same cluster.
+            let revision = source.revision().await?;
+            ensure!(
+                revision >= span.last,
+                "the store is at revision {revision}, and the archive has revision {} of a store with the same cluster id, {cluster}: the \
+                 store was restored from a copy, or its data was replaced; choose another destination",
+                span.last
+            );
+        }
+        let writer = ArchiveWriter::resume(repository, &stored, newest.as_ref(), options.key.clone()).await?;
+        let mut archive = Self {
+            repository,
+            options,
+            metrics,
+            cluster: cluster.to_owned(),
+            writer,
+            begin: newest.as_ref().map(|span| span.first - 1),
+        };
+        if newest.is_none() {
+            archive.begin_anew(source).await?;
+        }
+        Ok(archive)
+    }
+
     /// Begins a span: after the newest backup, or else now.
     async fn begin_anew(&mut self, source: &mut Source) -> anyhow::Result<()> {
         let newest = self

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use e2e_cluster::cluster::Cluster;
-use e2e_cluster::images::{BRAIN, Image, OPERATOR};
+use e2e_cluster::images::{BRAIN_NEXT, Image, OPERATOR};
+use e2e_cluster::kubectl::Kubectl;
 use e2e_cluster::{containerd, demo};
 use kube::ResourceExt as _;
 use programs::progress::Progress;
@@ -24,8 +25,8 @@ use crate::harness::own_blocking;
 
 /// The source of the last release, with its programs in `target/debug`.
 const RELEASE_VARIABLE: &str = "KUBEBRAIN_RELEASE";
-/// The version under which a cluster has the images of the release.
-const RELEASED: &str = "0.1.99";
+/// The tag of the operator of the release. Its brain has the tag of its version, which this version still has, too.
+const RELEASED_OPERATOR: &str = "released";
 const MEMBERS: usize = 3;
 /// Keys of the cluster with one member.
 const KEYS: i64 = 1_000;
@@ -36,17 +37,15 @@ fn release(path: &str) -> PathBuf {
     PathBuf::from(source).join(path)
 }
 
-/// Gives the cluster the images of the release, beside those of this version.
+/// Gives the cluster the images of the release: instead of the brain, which it has under a later version, too, and beside the operator.
 fn import_images(cluster: &Cluster, progress: &Progress) {
     let (cache, home) = (ToolCache::open().unwrap(), cluster.home());
-    for image in Image::of_build(&release("target/debug")) {
-        containerd::import(home, &image.archive(&cache, progress).unwrap()).unwrap();
-        let name = image.tag.rsplit_once(':').unwrap().0;
-        containerd::tag(home, image.tag, &format!("{name}:{RELEASED}")).unwrap();
-    }
-    for image in Image::of_product(&Tools::prepare(progress).unwrap()).unwrap() {
-        containerd::import(home, &image.archive(&cache, progress).unwrap()).unwrap();
-    }
+    let import = |image: &Image| containerd::import(home, &image.archive(&cache, progress).unwrap()).unwrap();
+    Image::of_build(&release("target/debug")).iter().for_each(import);
+    let released = OPERATOR.replace(version(OPERATOR), RELEASED_OPERATOR);
+    containerd::tag(home, OPERATOR, &released).unwrap();
+    let own = Image::of_product(&Tools::prepare(progress).unwrap()).unwrap();
+    own.iter().filter(|image| image.tag == OPERATOR).for_each(import);
 }
 
 /// A way to install the operator.
@@ -57,36 +56,36 @@ enum InstallMethod {
 }
 
 impl InstallMethod {
-    fn install_release(self, cluster: &Cluster) {
+    fn install_release(self, kubectl: &Kubectl) {
         match self {
             Self::Kustomize => {
-                let kubectl = cluster.kubectl();
                 let directory = release("manifests/yaml");
                 let objects = kubectl.run([OsStr::new("kustomize"), directory.as_os_str()]).unwrap();
-                let image = OPERATOR.replace(version(OPERATOR), RELEASED);
+                let image = OPERATOR.replace(version(OPERATOR), RELEASED_OPERATOR);
                 assert!(objects.contains(OPERATOR));
                 kubectl.apply(&objects.replace(OPERATOR, &image)).unwrap();
             }
             Self::Helm => {
                 let chart = release("manifests/helm/kubebrain-operator");
-                let tag = format!("image.tag={RELEASED}");
-                helm_upgrade(cluster, &chart, &["--set", &tag]);
+                let tag = format!("image.tag={RELEASED_OPERATOR}");
+                helm_upgrade(kubectl, &chart, &["--set", &tag]);
             }
         }
-        until_rolled_out(cluster);
+        until_rolled_out(kubectl);
     }
 
-    fn install_this(self, cluster: &Cluster, progress: &Progress) {
+    fn install_this(self, kubectl: &Kubectl, progress: &Progress) {
         match self {
-            Self::Kustomize => demo::install_operator(cluster, progress).unwrap(),
-            Self::Helm => helm_upgrade(cluster, &manifests("helm/kubebrain-operator"), &[]),
+            Self::Kustomize => demo::install_operator(kubectl, progress).unwrap(),
+            // Without a value Helm takes those of the former release.
+            Self::Helm => helm_upgrade(kubectl, &manifests("helm/kubebrain-operator"), &["--set", "image.tag="]),
         }
-        until_rolled_out(cluster);
+        until_rolled_out(kubectl);
     }
 }
 
-fn helm_upgrade(cluster: &Cluster, chart: &std::path::Path, more: &[&str]) {
-    let kubeconfig = cluster.home().kubeconfig();
+fn helm_upgrade(kubectl: &Kubectl, chart: &Path, more: &[&str]) {
+    let kubeconfig = kubectl.kubeconfig();
     let words = [
         "upgrade",
         "--install",
@@ -101,7 +100,7 @@ fn helm_upgrade(cluster: &Cluster, chart: &std::path::Path, more: &[&str]) {
     said(helm_alone(&[&words, more].concat()));
 }
 
-fn until_rolled_out(cluster: &Cluster) {
+fn until_rolled_out(kubectl: &Kubectl) {
     let deployment = "deployment/kubebrain-operator";
     let words = [
         "--namespace",
@@ -111,7 +110,7 @@ fn until_rolled_out(cluster: &Cluster) {
         deployment,
         "--timeout=120s",
     ];
-    cluster.kubectl().run(words).unwrap();
+    kubectl.run(words).unwrap();
 }
 
 /// The uid of each pod by its name, with the number of its restarts.
@@ -142,16 +141,12 @@ async fn write_keys(brains: &Brains<'_>) {
 fn is_upgraded(method: InstallMethod, namespace: &str) {
     let harness = own_blocking(namespace, |cluster, progress| {
         import_images(cluster, progress);
-        method.install_release(cluster);
+        method.install_release(cluster.kubectl());
     });
     kit::run_alone(harness, namespace, async |kit| {
         let tikv = Tikv::start(&kit).await;
-        let released = |mut spec: serde_json::Value| {
-            spec["version"] = json!(RELEASED);
-            spec
-        };
-        let brains = kit.brains("a", released(on_tikv(&tikv.pd, MEMBERS))).await;
-        let single = kit.brains("b", released(embedded())).await;
+        let brains = kit.brains("a", on_tikv(&tikv.pd, MEMBERS)).await;
+        let single = kit.brains("b", embedded()).await;
         brains.until_ready().await;
         single.until_ready().await;
         write_keys(&single).await;
@@ -161,7 +156,7 @@ fn is_upgraded(method: InstallMethod, namespace: &str) {
 
         // a newer operator replaces no pod of a cluster
         let before = (pods(&brains).await, pods(&single).await);
-        method.install_this(&kit.harness().cluster, &kit.harness().progress);
+        method.install_this(&kit.kubectl(), &kit.harness().progress);
         for cluster in [&brains, &single] {
             cluster
                 .patch(json!({"updateStrategy": {"progressDeadlineSeconds": 601}}))
@@ -172,12 +167,12 @@ fn is_upgraded(method: InstallMethod, namespace: &str) {
         assert_eq!((pods(&brains).await, pods(&single).await), before);
 
         for cluster in [&brains, &single] {
-            cluster.patch(json!({"version": version(BRAIN)})).await;
+            cluster.patch(json!({"version": version(BRAIN_NEXT)})).await;
         }
         for cluster in [&brains, &single] {
             cluster.until_ready().await;
             for pod in cluster.pods().await {
-                assert_eq!(pod.spec.unwrap().containers[0].image.as_deref(), Some(BRAIN));
+                assert_eq!(pod.spec.unwrap().containers[0].image.as_deref(), Some(BRAIN_NEXT));
             }
         }
         load.acknowledge(50).await;
@@ -196,11 +191,11 @@ fn is_upgraded(method: InstallMethod, namespace: &str) {
 #[test]
 #[ignore = "it needs the programs of the last release: `make test-upgrade`"]
 fn installation_by_kustomize_is_upgraded_without_a_failed_write() {
-    is_upgraded(InstallMethod::Kustomize, "released-kustomize");
+    is_upgraded(InstallMethod::Kustomize, "yaml");
 }
 
 #[test]
 #[ignore = "it needs the programs of the last release: `make test-upgrade`"]
 fn installation_by_helm_is_upgraded_without_a_failed_write() {
-    is_upgraded(InstallMethod::Helm, "released-helm");
+    is_upgraded(InstallMethod::Helm, "chart");
 }

@@ -50,14 +50,19 @@ impl Record {
         let mut affected = Vec::new();
         for entry in self.affected.iter().flatten().filter(|entry| is_about_brains(entry)) {
             // Commits say nothing about the version that a member reports.
-            let ranges = entry.ranges.iter().flatten().filter(|range| range.type_ == "SEMVER");
-            let ranges: Result<_, String> = ranges.map(Range::events).collect();
-            let versions = entry.versions.iter().flatten().map(|version| parse(version));
-            let versions: Result<_, String> = versions.collect();
-            affected.push(AffectedVersions {
-                ranges: ranges?,
-                versions: versions?,
-            });
+            let ranges = entry.ranges.iter().flatten().filter(|range| range.type_ != "GIT");
+            let ranges = ranges.map(Range::events).collect::<Result<Vec<_>, _>>()?;
+            // Other texts, such as names of tags, are the version of no member.
+            let versions = entry
+                .versions
+                .iter()
+                .flatten()
+                .filter_map(|version| parse(version).ok());
+            let versions: Vec<Version> = versions.collect();
+            if ranges.is_empty() && versions.is_empty() {
+                return Err("it has neither a range of versions nor versions".to_owned());
+            }
+            affected.push(AffectedVersions { ranges, versions });
         }
         let counts = !affected.is_empty();
         Ok(counts.then(|| Advisory {
@@ -88,9 +93,10 @@ impl Range {
             if let Some(version) = &event.last_affected {
                 events.push(RangeEvent::LastAffected(parse(version)?));
             }
-            // OSV: "*" is no limit.
-            if let Some(version) = event.limit.as_ref().filter(|limit| *limit != "*") {
-                events.push(RangeEvent::Limit(parse(version)?));
+            match event.limit.as_deref() {
+                Some("*") => events.push(RangeEvent::Limit(None)),
+                Some(version) => events.push(RangeEvent::Limit(Some(parse(version)?))),
+                None => {}
             }
         }
         Ok(events)

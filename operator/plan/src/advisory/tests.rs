@@ -47,10 +47,10 @@ fn ranges_begin_and_end_with_their_events_in_any_order() {
     assert_eq!(affected(&found[0], &versions), expected);
     let all = parse(&record("A", &json!([{"introduced": "0"}])));
     assert_eq!(affected(&all[0], &versions), [true; 8]);
-    let limited = parse(&record(
-        "A",
-        &json!([{"introduced": "0"}, {"limit": "0.3.0"}, {"limit": "*"}]),
-    ));
+    let unlimited = json!([{"introduced": "0"}, {"limit": "0.3.0"}, {"limit": "*"}]);
+    assert_eq!(affected(&parse(&record("A", &unlimited))[0], &versions), [true; 8]);
+    let limited = json!([{"limit": "0.3.0"}, {"limit": "0.2.0"}, {"introduced": "0"}]);
+    let limited = parse(&record("A", &limited));
     let expected = [true, true, true, true, false, false, false, false];
     assert_eq!(affected(&limited[0], &versions), expected);
     let none = parse(&record("A", &json!([{"fixed": "0.3.0"}])));
@@ -86,6 +86,12 @@ fn file_without_records_is_refused_with_the_reason() {
     assert!(Advisory::parse("").unwrap_err().contains("EOF"));
     let nothing = json!({"id": "C", "summary": null, "affected": null});
     assert_eq!(parse(&nothing), []);
+    let tags =
+        json!({"id": "D", "affected": [{"package": {"name": "kubebrain"}, "versions": ["release-0.2", "0.2.0"]}]});
+    assert_eq!(affected(&parse(&tags)[0], &["0.2.0", "0.2.1"]), [true, false]);
+    let commits = json!({"id": "E", "affected": [{"package": {"name": "kubebrain"}, "ranges": [{"type": "GIT"}]}]});
+    let error = Advisory::parse(&commits.to_string()).unwrap().remove(0).unwrap_err();
+    assert_eq!(error, "E: it has neither a range of versions nor versions");
 }
 
 fn known(records: &[Value]) -> KnownAdvisories {
@@ -133,7 +139,8 @@ fn condition_names_the_advisories_and_what_fixes_them() {
         "Unknown UnknownVersion: a member reports \"\\u{1b}[31m\", which is no version"
     );
     assert!(say(&one, &["0.3.0", "x"]).starts_with("True KnownAdvisories: A affects 0.3.0 "));
-    let twice = known(&[record("A", &events), record("A", &events)]);
+    let former = record("A", &json!([{"introduced": "0"}, {"fixed": "0.2.0"}]));
+    let twice = known(&[former, record("A", &events), record("A", &events)]);
     assert_eq!(say(&twice, &["0.3.0"]), both);
     assert_eq!(say(&one, &[]), "", "no member has answered");
     assert_eq!(say(&KnownAdvisories::default(), &["0.2.0"]), "");
@@ -166,7 +173,16 @@ fn condition_stays_while_a_member_that_was_affected_may_be_silent() {
     members.is_partial = false;
     assert_eq!(said(condition(before, &one, &members)), none);
     members.is_partial = true;
+    let other = known(&[record("B", &json!([{"introduced": "0"}, {"fixed": "0.2.1"}]))]);
+    assert_eq!(
+        said(condition(before, &other, &members)),
+        none,
+        "the advisory was withdrawn"
+    );
     former.reason = "UnknownVersion".to_owned();
+    let kept = said(condition(&[former.clone()], &one, &members));
+    assert_eq!(kept, "True UnknownVersion: A affects 0.2.0");
+    former.reason = "InvalidAdvisories".to_owned();
     assert_eq!(said(condition(&[former], &one, &members)), none);
 }
 
