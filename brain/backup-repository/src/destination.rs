@@ -48,6 +48,9 @@ pub struct DestinationOptions {
     pub variables: Variables,
 }
 
+/// The variable with the content of Google's file of credentials, which has lines.
+const SERVICE_ACCOUNT_KEY: &str = "GOOGLE_SERVICE_ACCOUNT_KEY";
+
 /// Variables by which a provider is given credentials.
 const CREDENTIALS: [&[&str]; 3] = [
     &[
@@ -59,7 +62,8 @@ const CREDENTIALS: [&[&str]; 3] = [
     &[
         "GOOGLE_APPLICATION_CREDENTIALS",
         "GOOGLE_SERVICE_ACCOUNT",
-        "GOOGLE_SERVICE_ACCOUNT_KEY",
+        "GOOGLE_SERVICE_ACCOUNT_PATH",
+        SERVICE_ACCOUNT_KEY,
     ],
     &[
         "AZURE_STORAGE_ACCOUNT_KEY",
@@ -115,9 +119,13 @@ impl Variables {
         Self(kept.chain(others.0.iter().cloned()).collect())
     }
 
-    /// Fails if a value has a line break, which no credentials have: clients put them into headers.
-    fn check(&self) -> Result<(), DestinationError> {
-        match self.0.iter().find(|(_, value)| value.chars().any(char::is_control)) {
+    /// Fails if a value of a provider has a line break, which only its files have: clients put values into headers.
+    fn check(&self, prefix: &str) -> Result<(), DestinationError> {
+        let mut of_provider = self
+            .0
+            .iter()
+            .filter(|(name, _)| name.starts_with(prefix) && name != SERVICE_ACCOUNT_KEY);
+        match of_provider.find(|(_, value)| value.chars().any(char::is_control)) {
             Some((name, _)) => Err(DestinationError(format!(
                 "{name} has a line break or another control character"
             ))),
@@ -475,7 +483,8 @@ mod tests {
             .map(|name| both.get(name))
             .into();
         assert_eq!(names, [Some("b"), None, Some("r")], "a token of another key");
-        assert!(both.check().is_ok());
-        assert!(of(&[("AWS_ACCESS_KEY_ID", "a\nb")]).check().is_err());
+        assert!(both.check("AWS_").is_ok());
+        let lines = of(&[(SERVICE_ACCOUNT_KEY, "{\n}"), ("AWS_ACCESS_KEY_ID", "a\nb")]);
+        assert!(lines.check("GOOGLE_").is_ok() && lines.check("AWS_").is_err());
     }
 }

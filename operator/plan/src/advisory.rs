@@ -200,10 +200,7 @@ pub fn condition(before: &[Condition], known: &KnownAdvisories, members: &Member
         return say(ConditionStatus::True, "KnownAdvisories", named.join("; ") + &more);
     }
     let may_hold = |former: &&Condition| match former.reason.as_str() {
-        "KnownAdvisories" => known
-            .advisories
-            .iter()
-            .any(|advisory| former.message.contains(&advisory.id)),
+        "KnownAdvisories" => known.advisories.iter().any(|advisory| names(&former.message, advisory)),
         reason => reason == "UnknownVersion",
     };
     if let Some(former) = former.filter(may_hold).filter(|_| members.is_partial) {
@@ -223,6 +220,12 @@ pub fn condition(before: &[Condition], known: &KnownAdvisories, members: &Member
     }
     let message = "no advisory is about the version of a member".to_owned();
     say(ConditionStatus::False, "AsExpected", message)
+}
+
+/// Returns true if a message of the condition has the sentence of an advisory.
+fn names(message: &str, advisory: &Advisory) -> bool {
+    let begin = format!("{} affects ", advisory.id);
+    message.split("; ").any(|sentence| sentence.starts_with(&begin))
 }
 
 fn sentence(advisory: &Advisory, version: &Version) -> String {

@@ -274,7 +274,7 @@ fn member_versions(pass: &StatusInput<'_>) -> MemberVersions {
     let wanted = usize::try_from(pass.desired.replicas).unwrap_or_default();
     MemberVersions {
         reported: probes.values().flatten().map(|answer| answer.version.clone()).collect(),
-        is_partial: answering < wanted,
+        is_partial: answering < wanted.max(pass.observed.pods.len()),
     }
 }
 

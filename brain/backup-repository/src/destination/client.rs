@@ -31,8 +31,12 @@ pub(super) fn open(
         Some(directory) => options.variables.overlaid(credentials::in_directory(directory)?),
         None => options.variables.clone(),
     };
-    variables.check()?;
     let location = options.location()?;
+    variables.check(match location {
+        Location::S3 { .. } => "AWS_",
+        Location::Gcs { .. } => "GOOGLE_",
+        Location::Directory(_) | Location::Azure { .. } => "AZURE_",
+    })?;
     if options.explicit_credentials {
         options.check_credentials(&location, &variables)?;
     }

@@ -36,7 +36,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time for which nothing of an answer may arrive.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes of a request that are handed to a connection at a time. A link that takes so few in [`ANSWER_TIMEOUT`] is not slow, but broken.
+/// Bytes of a request that are handed to a connection at a time, and that it holds. A link that takes so few in [`ANSWER_TIMEOUT`] is not slow, but broken.
 const SLICE_BYTES: usize = 64 << 10;
 
 type Connections = Client<HttpsConnector<TcpConnector>, SlicedBody>;
@@ -67,7 +67,9 @@ impl HyperConnector {
             .https_or_http()
             .enable_http1()
             .wrap_connector(tcp);
-        let connections = Client::builder(TokioExecutor::new()).build(https);
+        let connections = Client::builder(TokioExecutor::new())
+            .http1_max_buf_size(SLICE_BYTES)
+            .build(https);
         Ok(Self {
             connections,
             failure: failure.clone(),
@@ -98,6 +100,7 @@ impl HttpService for HyperService {
         let request = request.map(|body| SlicedBody {
             body,
             rest: Bytes::new(),
+            handed: 0,
             taken: taken.clone(),
         });
         let answer = tokio::select! {
@@ -139,7 +142,6 @@ impl LastTaken {
 
     fn now(&self) {
         *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        self.failure.progressed();
     }
 
     /// Returns once the destination has taken nothing for [`ANSWER_TIMEOUT`].
@@ -159,6 +161,7 @@ struct SlicedBody {
     body: HttpRequestBody,
     /// The rest of the last frame.
     rest: Bytes,
+    handed: usize,
     taken: LastTaken,
 }
 
@@ -176,7 +179,12 @@ impl Body for SlicedBody {
             }
         }
         self.taken.now();
+        // The connection takes the first ones, before it has sent anything.
+        if self.handed > SLICE_BYTES {
+            self.taken.failure.progressed();
+        }
         let length = self.rest.len().min(SLICE_BYTES);
+        self.handed += length;
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
     }
 

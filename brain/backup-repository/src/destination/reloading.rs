@@ -36,6 +36,10 @@ pub(super) fn open(
     options: &DestinationOptions,
     failure: &LastFailure,
 ) -> std::result::Result<Arc<dyn ObjectStore>, DestinationError> {
+    // A pipe can be read once.
+    if named(options).any(|path| is_pipe(&path)) {
+        return client::open(options, failure);
+    }
     let files = Files::read(options);
     let store = client::open(options, failure)?;
     if files.0.is_empty() && options.credentials_dir.is_none() {
@@ -54,6 +58,23 @@ pub(super) fn open(
     }))
 }
 
+/// Returns the files that options and variables name.
+fn named(options: &DestinationOptions) -> impl Iterator<Item = PathBuf> {
+    let variables = [
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "GOOGLE_SERVICE_ACCOUNT",
+        "GOOGLE_SERVICE_ACCOUNT_PATH",
+    ];
+    let of_variables = variables.map(|name| options.variables.get(name).map(PathBuf::from));
+    let of_options = [options.credentials_file.clone(), options.ca_file.clone()];
+    of_options.into_iter().chain(of_variables).flatten()
+}
+
+fn is_pipe(path: &PathBuf) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| !meta.is_file())
+}
+
 /// The content of files, `None` if one cannot be read.
 #[derive(PartialEq, Eq)]
 struct Files(BTreeMap<PathBuf, Option<Vec<u8>>>);
@@ -61,20 +82,11 @@ struct Files(BTreeMap<PathBuf, Option<Vec<u8>>>);
 impl Files {
     /// Reads all that a client is made of. The files are small.
     fn read(options: &DestinationOptions) -> Self {
-        let variable = |name: &str| options.variables.get(name).map(PathBuf::from);
-        let named = [
-            options.credentials_file.clone(),
-            variable("AWS_SHARED_CREDENTIALS_FILE"),
-            variable("GOOGLE_APPLICATION_CREDENTIALS"),
-            options.ca_file.clone(),
-        ];
         let directory = options.credentials_dir.as_ref();
         let entries = directory.and_then(|directory| std::fs::read_dir(directory).ok());
         let inside = entries.into_iter().flatten().flatten();
         let inside = inside.filter(|entry| Variables::is_of_provider(&entry.file_name().to_string_lossy()));
-        let all = named.into_iter().flatten().chain(inside.map(|entry| entry.path()));
-        // A pipe can be read once, and is left to the client.
-        let is_pipe = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
+        let all = named(options).chain(inside.map(|entry| entry.path()));
         let all = all.filter(|path| !is_pipe(path));
         Self(all.map(|path| (path.clone(), std::fs::read(path).ok())).collect())
     }

@@ -219,6 +219,11 @@ impl<'a> Archive<'a> {
                 span.last
             );
         }
+        // Nothing fails after another process was ended, which would be ended again by the next attempt.
+        let begins_after = match &newest {
+            Some(_) => None,
+            None => Some(first_of_span(repository, cluster, source, 0).await?),
+        };
         let writer = ArchiveWriter::resume(repository, &stored, newest.as_ref(), options.key.clone()).await?;
         let mut archive = Self {
             repository,
@@ -228,25 +233,16 @@ impl<'a> Archive<'a> {
             writer,
             begin: newest.as_ref().map(|span| span.first - 1),
         };
-        if newest.is_none() {
-            archive.begin_anew(source).await?;
+        if let Some(after) = begins_after {
+            archive.begin_after(after);
         }
         Ok(archive)
     }
 
-    /// Begins a span: after the newest backup, or else now.
-    async fn begin_anew(&mut self, source: &mut Source) -> anyhow::Result<()> {
-        let newest = self
-            .newest_backup()
-            .await?
-            .filter(|newest| *newest > self.writer.last());
-        let after = match newest {
-            Some(newest) => newest,
-            None => source.revision().await?,
-        };
+    /// Begins a span after a revision.
+    fn begin_after(&mut self, after: Revision) {
         self.writer.begin_after(after);
         self.begin = Some(after);
-        Ok(())
     }
 
     /// Begins anew because the source has deleted the revisions that come next.
@@ -254,8 +250,8 @@ impl<'a> Archive<'a> {
         // Changes that have arrived come before them.
         self.store().await?;
         let (last, is_begun) = (self.writer.last(), self.writer.is_continued());
-        self.begin_anew(source).await?;
-        let after = self.writer.last();
+        let after = first_of_span(self.repository, &self.cluster, source, last).await?;
+        self.begin_after(after);
         if is_begun {
             self.metrics.gaps.inc();
             error!(
@@ -274,14 +270,6 @@ impl<'a> Archive<'a> {
             );
         }
         Ok(())
-    }
-
-    /// Returns the revision of the newest backup of the cluster that can be read.
-    async fn newest_backup(&self) -> anyhow::Result<Option<Revision>> {
-        let backups = self.repository.backups().await?.into_iter();
-        let readable = backups.filter_map(|(_, manifest)| manifest.ok());
-        let own = readable.filter(|manifest| manifest.cluster_id == self.cluster);
-        Ok(own.map(|manifest| manifest.revision).max())
     }
 
     /// Stores what happens until a signal comes. Fails with [`SourceCompacted`] if the source has deleted what comes next.
@@ -406,6 +394,27 @@ impl<'a> Archive<'a> {
     fn observe(&self) {
         self.metrics.last_revision.set(self.writer.stored());
         self.metrics.set_stored_until(self.writer.stored_until());
+    }
+}
+
+/// Returns the revision that a new span begins after: that of the newest backup of the cluster that can be read, if it is later than what is
+/// archived, or else that of the source.
+async fn first_of_span(
+    repository: &Repository,
+    cluster: &str,
+    source: &mut Source,
+    archived: Revision,
+) -> anyhow::Result<Revision> {
+    let backups = repository.backups().await?.into_iter();
+    let readable = backups.filter_map(|(_, manifest)| manifest.ok());
+    let own = readable.filter(|manifest| manifest.cluster_id == cluster);
+    match own
+        .map(|manifest| manifest.revision)
+        .max()
+        .filter(|newest| *newest > archived)
+    {
+        Some(newest) => Ok(newest),
+        None => source.revision().await,
     }
 }
 

@@ -47,7 +47,7 @@ impl Record {
             return Ok(None);
         }
         let is_about_brains = |affected: &Affected| affected.package.as_ref().is_some_and(|it| it.name == PACKAGE);
-        let mut affected = Vec::new();
+        let (mut affected, mut is_about_versions) = (Vec::new(), false);
         for entry in self.affected.iter().flatten().filter(|entry| is_about_brains(entry)) {
             // Commits say nothing about the version that a member reports.
             let ranges = entry.ranges.iter().flatten().filter(|range| range.type_ != "GIT");
@@ -59,10 +59,11 @@ impl Record {
                 .flatten()
                 .filter_map(|version| parse(version).ok());
             let versions: Vec<Version> = versions.collect();
-            if ranges.is_empty() && versions.is_empty() {
-                return Err("it has neither a range of versions nor versions".to_owned());
-            }
+            is_about_versions |= !ranges.is_empty() || !versions.is_empty();
             affected.push(AffectedVersions { ranges, versions });
+        }
+        if !affected.is_empty() && !is_about_versions {
+            return Err("it has neither a range of versions nor versions".to_owned());
         }
         let counts = !affected.is_empty();
         Ok(counts.then(|| Advisory {
