@@ -76,7 +76,9 @@ fn segments(to: &Path) -> Vec<(i64, i64, PathBuf)> {
     for file in fs::read_dir(clusters[0].as_ref().unwrap().path()).unwrap() {
         let path = file.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        if let Some((first, last)) = name.split_once('-') {
+        // A killed process leaves a file that it was writing, whose name is no object's.
+        let is_object = !name.contains('#');
+        if let Some((first, last)) = name.split_once('-').filter(|_| is_object) {
             found.push((first.parse().unwrap(), last.parse().unwrap(), path));
         }
     }

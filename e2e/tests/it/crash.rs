@@ -30,6 +30,7 @@ async fn a_store_that_is_killed_loses_nothing_that_was_acknowledged() {
     for text in [
         "truncated an incomplete, unacknowledged batch",
         "a watch was interrupted",
+        "watch interrupted; will retry",
         "no answer from the lock",
         "the lock of the election answers slowly",
         "could not renew the lease",
