@@ -38,8 +38,8 @@ pub(super) fn in_directory(directory: &Path) -> Result<Variables, DestinationErr
             .and_then(|name| name.to_str())
             .unwrap_or_default()
             .to_owned();
-        // The kubelet keeps directories beside the files.
-        if Variables::is_of_provider(&name) {
+        // The kubelet keeps directories beside the files, and a pipe would be waited for.
+        if Variables::is_of_provider(&name) && path.is_file() {
             let value = std::fs::read_to_string(&path).map_err(|error| failed(&path, &error))?;
             all.push((name, value));
         }
@@ -83,6 +83,7 @@ aws_session_token = t
     fn variables_are_read_from_files_with_their_names() {
         let dir = tempfile::TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("..data")).unwrap();
+        std::fs::create_dir(dir.path().join("AWS_SESSION_TOKEN")).unwrap();
         for (name, value) in [("AWS_ACCESS_KEY_ID", "ONE\n"), ("AWS_REGION", "\n"), ("PATH", "/bin")] {
             std::fs::write(dir.path().join(name), value).unwrap();
         }
