@@ -59,6 +59,23 @@ async fn complete(kit: &Kit, name: &str) -> String {
     status.backup_name.unwrap()
 }
 
+/// Starts the store, and applies the objects by which it is reached.
+async fn serve(kit: &Kit, store: &mut ObjectStore) {
+    store.start(kit.harness().cluster.home()).await;
+    for object in store.named() {
+        kit.try_apply(&object).await.unwrap();
+    }
+}
+
+/// Creates the cluster `a` with an archive in the store, and waits until it keeps up.
+async fn archiving<'a>(kit: &'a Kit, store: &ObjectStore, mut spec: Value) -> Brains<'a> {
+    spec["backup"] = json!({"destination": store.destination(PREFIX), "archive": {"interval": "1s"}});
+    let brains = kit.brains("a", spec).await;
+    brains.until_ready().await;
+    brains.until_condition("Archiving", "True", &["Archiving"]).await;
+    brains
+}
+
 /// The pod of the archive takes other credentials from its Secret while it runs, also if it never had right ones.
 async fn credentials_are_rotated(brains: &Brains<'_>, load: &Load<'_>, store: &mut ObjectStore) {
     let kit = brains.kit;
@@ -120,15 +137,8 @@ fn object_store_that_fails_is_named_and_nothing_is_lost() {
     kit::run_troubled("objects", async |kit| {
         let home = kit.harness().cluster.home().clone();
         let mut store = ObjectStore::create(&kit.harness().progress);
-        store.start(&home).await;
-        for object in store.named() {
-            kit.try_apply(&object).await.unwrap();
-        }
-        let mut spec = embedded();
-        spec["backup"] = json!({"destination": store.destination(PREFIX), "archive": {"interval": "1s"}});
-        let brains = kit.brains("a", spec).await;
-        brains.until_ready().await;
-        brains.until_condition("Archiving", "True", &["Archiving"]).await;
+        serve(&kit, &mut store).await;
+        let brains = archiving(&kit, &store, embedded()).await;
         let watched = Watched::start(&brains).await;
         let load = Load::start(&brains, 1, &watched, None).await;
         load.acknowledge(100).await;
@@ -225,18 +235,10 @@ async fn named_in_time(brains: &Brains<'_>, load: &Load<'_>, what: &str) -> Stri
 #[test]
 fn object_store_that_is_full_or_answers_nothing_is_named_and_heals() {
     kit::run_troubled("objects-full", async |kit| {
-        let home = kit.harness().cluster.home().clone();
         let mut store = ObjectStore::create(&kit.harness().progress);
         let space = Memory::mount(&store.objects(""), "64m");
-        store.start(&home).await;
-        for object in store.named() {
-            kit.try_apply(&object).await.unwrap();
-        }
-        let mut spec = embedded();
-        spec["backup"] = json!({"destination": store.destination(PREFIX), "archive": {"interval": "1s"}});
-        let brains = kit.brains("a", spec).await;
-        brains.until_ready().await;
-        brains.until_condition("Archiving", "True", &["Archiving"]).await;
+        serve(&kit, &mut store).await;
+        let brains = archiving(&kit, &store, embedded()).await;
         let watched = Watched::start(&brains).await;
         let load = Load::start(&brains, 1, &watched, None).await;
         load.acknowledge(100).await;
@@ -301,16 +303,9 @@ fn kills_leave_no_gap_in_the_archive() {
     kit::run_troubled("archive-kills", async |kit| {
         let home = kit.harness().cluster.home().clone();
         let mut store = ObjectStore::create(&kit.harness().progress);
-        store.start(&home).await;
-        for object in store.named() {
-            kit.try_apply(&object).await.unwrap();
-        }
+        serve(&kit, &mut store).await;
         let tikv = Tikv::start(&kit).await;
-        let mut spec = on_tikv(&tikv.pd, 2);
-        spec["backup"] = json!({"destination": store.destination(PREFIX), "archive": {"interval": "1s"}});
-        let brains = kit.brains("a", spec).await;
-        brains.until_ready().await;
-        brains.until_condition("Archiving", "True", &["Archiving"]).await;
+        let brains = archiving(&kit, &store, on_tikv(&tikv.pd, 2)).await;
         let watched = Watched::start(&brains).await;
         let load = Load::start(&brains, 2, &watched, None).await;
         let kill = DeleteParams::default().grace_period(0);
